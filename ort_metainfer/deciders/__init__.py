@@ -1,0 +1,1 @@
+"""Policy: each decider is asked for proposals and never acts."""

@@ -1,0 +1,203 @@
+"""What was decided and why: proposals, refusals, trials with their gates, the decision. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from ort_metainfer.problem import CacheKey, HardwareState
+from ort_metainfer.strategy import Strategy
+
+__all__ = ["Decision", "Gate", "Manifest", "Proposal", "Refusal", "Timing", "Trial"]
+
+Origin = Literal["override", "cache", "meta-model", "rules", "search", "default", "pass-through", "off"]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A strategy worth a trial. ``source`` says where the reason comes from (a measurement, a document, an issue)."""
+
+    strategy: Strategy
+    by: str
+    reason: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A "no": what was refused, by whom, why."""
+
+    subject: str
+    by: str
+    reason: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One gate's verdict; ``figures`` carry what it was judged on."""
+
+    name: Literal["compiles", "accurate", "pays"]
+    passed: bool
+    detail: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Candidate against baseline, interleaved in one process; latencies in milliseconds of one run.
+
+    ``speedup`` is baseline / candidate: the median over rounds of the paired ratio, with its distribution-free
+    interval. ``band`` is
+    how far two identical baselines lay apart (1.03 = 3%). ``cpu_ratio`` is the same ratio in process CPU time.
+    """
+
+    rounds: int
+    baseline_p50_ms: float
+    baseline_p90_ms: float
+    p50_ms: float
+    p90_ms: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    band: float
+    cpu_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One strategy tried on the device.
+
+    Attributes:
+        gates: verdicts in order; the first that failed is the last.
+        failure: why there is no verdict: it crashed, hung, ate memory; the message ends with what to do. None
+            otherwise.
+        timing: the race's figures; None where it did not get that far.
+        duel: the figures of the confirming duel in a fresh process with the order of creation reversed.
+        creation_ms: time to create the session, and the baseline's.
+        peak_memory_mb: growth of the process's resident memory while the session was made and run.
+        error: worst relative L2 over outputs and inputs; ``errors`` gives it per output.
+        noise_floor: the same for plain onnxruntime with its graph optimiser off; None where not measured.
+        nodes: provider -> nodes it took; empty where onnxruntime does not say.
+        before: what else the machine was doing before.
+        after: and after.
+    """
+
+    strategy: Strategy
+    by: str
+    gates: tuple[Gate, ...] = ()
+    failure: str | None = None
+    timing: Timing | None = None
+    duel: Timing | None = None
+    creation_ms: float | None = None
+    baseline_creation_ms: float | None = None
+    peak_memory_mb: float | None = None
+    error: float | None = None
+    errors: Mapping[str, float] = field(default_factory=dict)
+    noise_floor: float | None = None
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    before: HardwareState | None = None
+    after: HardwareState | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether all three gates were passed."""
+        return self.failure is None and [gate.name for gate in self.gates if gate.passed] == [
+            "compiles",
+            "accurate",
+            "pays",
+        ]
+
+    @property
+    def verdict(self) -> str:
+        """One line: the failure, the gate that failed, or the last gate's detail."""
+        if self.failure is not None:
+            return self.failure
+        return next(
+            (gate.detail for gate in self.gates if not gate.passed),
+            self.gates[-1].detail if self.gates else "not tried",
+        )
+
+    def with_gate(self, gate: Gate) -> Trial:
+        """This trial with one more verdict."""
+        return replace(self, gates=(*self.gates, gate))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a decision rests on; where today's differ, it is stale: gated again, neither trusted nor thrown away.
+
+    ``versions`` names the package, onnxruntime with its build, and each provider package and driver the strategy uses.
+    """
+
+    versions: Mapping[str, str]
+    transforms: Mapping[str, int] = field(default_factory=dict)
+    decided_at: str = ""
+    inputs: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def differences(self, today: Manifest) -> list[str]:
+        """What changed since, one line each; empty where nothing did."""
+        names = sorted(set(self.versions) | set(today.versions))
+        changed = [(n, self.versions.get(n), today.versions.get(n)) for n in names]
+        return [f"{name} was {old}, is {new}" for name, old, new in changed if old != new]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The outcome for one session.
+
+    Attributes:
+        strategy: what is applied.
+        origin: who proposed it: ``override``, ``cache``, ``meta-model``, ``rules``, ``search``; ``default`` where
+            plain onnxruntime won,
+            ``pass-through`` where nothing was decided (``reason`` says why), ``off``.
+        reason: one sentence.
+        key: the cache key, None where none was made.
+        cache: ``hit``, ``miss``, ``stale`` or ``unused``, and ``cache_reason`` why.
+        complete: False where something was left to decide later (the machine was busy, the time was up);
+            ``incomplete_reason`` says what.
+        decided_in_s: time spent deciding, wall.
+        strategy_file: where it is written down.
+    """
+
+    strategy: Strategy
+    origin: Origin
+    reason: str
+    key: CacheKey | None = None
+    cache: Literal["hit", "miss", "stale", "unused"] = "unused"
+    cache_reason: str = ""
+    proposals: tuple[Proposal, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    complete: bool = True
+    incomplete_reason: str = ""
+    decided_in_s: float = 0.0
+    strategy_file: str | None = None
+    manifest: Manifest | None = None
+    state: HardwareState | None = None
+
+    @property
+    def winner(self) -> Trial | None:
+        """The trial whose strategy is applied, None where the default is or the cache knew."""
+        return next((trial for trial in self.trials if trial.passed and trial.strategy == self.strategy), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as ``--json`` prints them and the cache keeps them."""
+        return _plain(self)
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses, mappings and tuples as JSON has them."""
+    if isinstance(value, Strategy):
+        return value.as_dict()
+    if isinstance(value, CacheKey | HardwareState):
+        return asdict(value)
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,1 @@
+"""The model: its identity, its graph's features, inputs for it."""

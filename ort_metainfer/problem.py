@@ -1,0 +1,311 @@
+"""What is to be decided: which model, on which devices, with which shapes, under which policy. Data only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+__all__ = ["CacheKey", "Device", "Graph", "HardwareState", "Model", "Policy", "Problem", "SessionSpec", "TensorSpec"]
+
+KEY_SCHEMA = 1
+"""Salt of every cache key: raised when what a key says changes meaning."""
+
+Dim = int | str | None
+"""A fixed size, a symbolic name, or nothing declared."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A model input or output as declared: ``dtype`` is a numpy name, ``string``, or ORT's own text for what is no
+    tensor.
+
+    ``shape`` holds ints (fixed), names (symbolic) and None (neither); it is None where the rank itself is not declared.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...] | None
+
+    def __str__(self) -> str:
+        dims = "*" if self.shape is None else ",".join("?" if dim is None else str(dim) for dim in self.shape)
+        return f"{self.name}:{self.dtype}[{dims}]"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Features of a model's graph (subgraphs included in every count).
+
+    Attributes:
+        inputs: declared inputs without initialisers, in order.
+        outputs: declared outputs, in order.
+        ir_version: ONNX IR version of the file.
+        opsets: domain -> version; the ONNX domain is ``ai.onnx``.
+        operators: operator -> count; operators outside ONNX are ``domain.Name``.
+        node_count: number of nodes.
+        parameter_count: elements over all initialisers and constant nodes.
+        weight_bytes: bytes of the same.
+        macs: multiply-accumulates of one run at the declared or given shapes; None where shapes do not say.
+        quantisation: ``none``, ``qdq``, ``qoperator`` or ``dynamic``.
+        random_operators: operators whose output differs from run to run.
+        blockers: why the graph must not be rewritten (``EPContext``, ``sparse initializers``, ``training``, ``custom
+            domain x``).
+        index_bounds: integer input -> exclusive upper bound of its values, where a Gather's table says so.
+        external_files: external data files, relative to the model.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    ir_version: int
+    opsets: Mapping[str, int]
+    operators: Mapping[str, int]
+    node_count: int
+    parameter_count: int
+    weight_bytes: int
+    macs: int | None = None
+    quantisation: str = "none"
+    random_operators: tuple[str, ...] = ()
+    blockers: tuple[str, ...] = ()
+    index_bounds: Mapping[str, int] = field(default_factory=dict)
+    external_files: tuple[str, ...] = ()
+
+    def count(self, *operators: str) -> int:
+        """How many nodes are one of ``operators``."""
+        return sum(self.operators.get(name, 0) for name in operators)
+
+    @property
+    def has_control_flow(self) -> bool:
+        """Whether it holds If, Loop or Scan."""
+        return self.count("If", "Loop", "Scan") > 0
+
+    @property
+    def symbolic_dims(self) -> tuple[str, ...]:
+        """Names of the symbolic dimensions of the inputs, in order of appearance."""
+        names = [dim for spec in self.inputs for dim in spec.shape or () if isinstance(dim, str)]
+        return tuple(dict.fromkeys(names))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as they stand in JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Graph:
+        """The inverse of :meth:`as_dict`, also after a trip through JSON."""
+        values = dict(plain)
+        for name in ("inputs", "outputs"):
+            values[name] = tuple(
+                TensorSpec(spec["name"], spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"]))
+                for spec in plain[name]
+            )
+        for name in ("random_operators", "blockers", "external_files"):
+            values[name] = tuple(plain[name])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Which model: ``hash`` is ``sha256:`` and 64 hex digits over the file and its external data.
+
+    Exactly one of ``path`` (what the caller gave, made absolute) and ``content`` is set.
+    """
+
+    hash: str
+    size_bytes: int
+    path: str | None = None
+    content: bytes | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def label(self) -> str:
+        """What to call it in a message."""
+        return self.path or f"model of {self.size_bytes} bytes ({self.hash[:15]})"
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device of one provider, as far as this process may use it.
+
+    Attributes:
+        provider: execution provider's name.
+        kind: ``cpu``, ``gpu``, ``npu``, ``dsp`` or ``fpga``.
+        name: hardware name (``AMD EPYC``).
+        vendor: hardware vendor.
+        provider_device: the provider's own name for it (OpenVINO: ``CPU``, ``AUTO``), if it has several.
+        features: what matters of its instruction set (``avx512_vnni``, ``amx_bf16``), sorted.
+        cores: cores this process may use: affinity and cgroup quota count; may be a fraction. None where it says
+            nothing.
+        driver: driver or runtime version.
+        lasting_limit: whether ``cores`` is below the machine's by quota or affinity.
+    """
+
+    provider: str
+    kind: str
+    name: str
+    vendor: str = ""
+    provider_device: str | None = None
+    features: tuple[str, ...] = ()
+    cores: float | None = None
+    driver: str | None = None
+    lasting_limit: bool = False
+
+    def __str__(self) -> str:
+        cores = [] if self.cores is None else [f"{self.cores:g}c"]
+        return "/".join([f"{self.kind}:{self.name}", *(["+".join(self.features)] if self.features else []), *cores])
+
+
+@dataclass(frozen=True)
+class HardwareState:
+    """What else the machine was doing, over a window that ended at ``when`` (seconds since the epoch).
+
+    Attributes:
+        others_cpu: CPU used by other processes, in cores (1.0 = one core kept busy); None where it cannot be read.
+        steal: share of time the hypervisor took away, 0 to 1.
+        runnable: tasks running or waiting to run, this one not counted.
+        window_s: length of the window.
+        clock_mhz: core clock, if readable.
+        temperature_c: hottest CPU sensor, if readable.
+        memory_available_mb: memory an application could still get.
+    """
+
+    when: float
+    window_s: float
+    others_cpu: float | None = None
+    steal: float | None = None
+    runnable: int | None = None
+    clock_mhz: float | None = None
+    temperature_c: float | None = None
+    memory_available_mb: float | None = None
+
+    @property
+    def busy_reason(self) -> str | None:
+        """Why scheduling must not be judged now, or None when the machine is quiet.
+
+        Thresholds: another process on a tenth of a core moved the ratio of one thread to two by 5% (own measurement,
+            see
+        CONTRIBUTING.md); 2% steal is the jitter seen on an idle virtual machine.
+        """
+        if self.others_cpu is not None and self.others_cpu > 0.10:
+            return f"other processes use {self.others_cpu:.2f} cores"
+        if self.steal is not None and self.steal > 0.02:
+            return f"the hypervisor takes {self.steal:.0%} of the time"
+        return None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is allowed and wanted. Entries of the cache are kept per policy.
+
+    Attributes:
+        accuracy: ``strict``, ``balanced`` or ``fast``.
+        objective: ``latency`` (the session alone) or ``pipeline`` (another session of the process runs in between).
+        providers: providers allowed, by name.
+        pinned: options the caller set, which stay: name -> value as text.
+    """
+
+    accuracy: Literal["strict", "balanced", "fast"] = "strict"
+    objective: Literal["latency", "pipeline"] = "latency"
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    pinned: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        names = "+".join(name.removesuffix("ExecutionProvider") for name in self.providers)
+        pinned = ",".join(f"{key}={value}" for key, value in sorted(self.pinned.items()))
+        return "|".join([self.accuracy, self.objective, names, *([pinned] if pinned else [])])
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """(model hash, device model, input shapes), and the policy below them. Printable, one field a line in
+    ``explain``."""
+
+    model: str
+    device: str
+    shapes: str
+    policy: str
+
+    def __str__(self) -> str:
+        return json.dumps([KEY_SCHEMA, self.model, self.device, self.shapes, self.policy])
+
+    @classmethod
+    def parse(cls, text: str) -> CacheKey | None:
+        """The key that ``str`` printed, or None where ``text`` is none of this schema."""
+        try:
+            schema, *parts = json.loads(text)
+        except (ValueError, TypeError):
+            return None
+        return cls(*parts) if schema == KEY_SCHEMA and len(parts) == 4 else None
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """The session the caller asked for, in plain values, so that another process can make the same.
+
+    Attributes:
+        properties: SessionOptions properties that differ from their defaults, by name: plain values, enums by their
+            name.
+        config: session config entries the caller added.
+        free_dimensions: overrides the caller added by name.
+        providers: the caller's providers in order, each with its options; empty where none were given.
+    """
+
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
+    free_dimensions: Mapping[str, int] = field(default_factory=dict)
+    providers: tuple[tuple[str, Mapping[str, str]], ...] = ()
+
+    def pinned(self) -> dict[str, str]:
+        """What the caller set, as policy text."""
+        pins = {name: str(value) for name, value in {**self.properties, **self.config}.items()}
+        pins |= {f"dim:{name}": str(size) for name, size in self.free_dimensions.items()}
+        return pins | {f"{name}.{key}": value for name, options in self.providers for key, value in options.items()}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as they stand in JSON."""
+        return {
+            "properties": dict(self.properties),
+            "config": dict(self.config),
+            "free_dimensions": dict(self.free_dimensions),
+            "providers": [[name, dict(options)] for name, options in self.providers],
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> SessionSpec:
+        """The inverse of :meth:`as_dict`."""
+        providers = tuple((name, dict(options)) for name, options in plain["providers"])
+        return cls(plain["properties"], plain["config"], plain["free_dimensions"], providers)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything a decider may look at.
+
+    Attributes:
+        shapes: input name -> shape the session will be run with; empty where the caller did not say.
+        devices: usable devices of the allowed providers; the CPU provider's comes first.
+        state: what else the machine was doing when asked.
+        inputs_are_real: whether inputs came from the caller; lossy strategies need that.
+        sessions_alive: other onnxruntime sessions this process holds that we know of.
+    """
+
+    model: Model
+    graph: Graph
+    devices: tuple[Device, ...]
+    policy: Policy
+    baseline: SessionSpec
+    state: HardwareState
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    inputs_are_real: bool = False
+    sessions_alive: int = 0
+
+    @property
+    def cpu(self) -> Device:
+        """The CPU provider's device."""
+        return next(device for device in self.devices if device.provider == "CPUExecutionProvider")
+
+    def device(self, provider: str) -> Device | None:
+        """The first device of ``provider``, or None."""
+        return next((device for device in self.devices if device.provider == provider), None)
+
+    def is_pinned(self, option: str) -> bool:
+        """Whether the caller set ``option`` (a SessionOptions property or config key)."""
+        return option in self.policy.pinned

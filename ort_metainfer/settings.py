@@ -1,0 +1,223 @@
+"""Settings: keyword over environment over user file over defaults, as one frozen record.
+
+Environment: ``ORT_METAINFER_`` and the field's name in capitals (``ORT_METAINFER_BUDGET_S=30``). User file:
+    ``config.toml`` in the
+platform's configuration directory (``ORT_METAINFER_CONFIG`` names another), the same names in lower case.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ort_metainfer.errors import SettingsError
+
+__all__ = ["FIELDS", "Settings", "resolve"]
+
+PREFIX = "ORT_METAINFER_"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user wants; a field left at None is taken from the environment, the user's file, or the default, in
+    that order.
+
+    Attributes:
+        mode: ``auto`` decides where the cache does not know; ``cached`` only looks up; ``off`` is plain onnxruntime.
+        budget_s: seconds a decision may take at most; default 15.
+        accuracy: ``strict`` (float32 results kept, relative L2 at most 1e-4), ``balanced`` (1e-2) or ``fast`` (1e-1,
+            top-1 kept in 99% of
+            rows); the last two only with real inputs.
+        providers: execution providers allowed, by name; default all that are usable. A caller's own list narrows it
+            further.
+        cache_dir: where strategies are kept; default the platform's cache directory.
+        strategy: a strategy file that is applied and wins over everything.
+        input_shapes: input name -> shape that the session will be run with.
+        inputs: real inputs: a dict, a list or iterator of dicts, a callable that returns one of these, or a path or
+            glob of .npz files.
+        objective: ``latency``: the session runs alone; ``pipeline``: another session of this process runs between its
+            runs.
+        strict: raise what otherwise is one warning and a plain session.
+        log: level of the logger ``ort_metainfer``: ``off``, ``error``, ``warning``, ``info`` or ``debug``.
+
+    Raises:
+        SettingsError: a value that is not allowed.
+    """
+
+    mode: str | None = None
+    budget_s: float | None = None
+    accuracy: str | None = None
+    providers: tuple[str, ...] | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    strategy: str | os.PathLike[str] | None = None
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None
+    inputs: Any = field(default=None, repr=False, compare=False)
+    objective: str | None = None
+    strict: bool | None = None
+    log: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, check in FIELDS.items():
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, check(value, f"{name}="))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; inputs are named by their type only."""
+        plain: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "inputs"}
+        for name in ("cache_dir", "strategy"):
+            plain[name] = None if plain[name] is None else os.fspath(plain[name])
+        shapes = self.input_shapes
+        plain["input_shapes"] = None if shapes is None else {name: list(shape) for name, shape in shapes.items()}
+        plain["providers"] = None if self.providers is None else list(self.providers)
+        plain["inputs"] = None if self.inputs is None else type(self.inputs).__name__
+        return plain
+
+
+Check = Callable[[Any, str], Any]
+
+
+def _one_of(*allowed: str) -> Check:
+    def check(value: Any, source: str) -> str:
+        if not isinstance(value, str) or value.lower() not in allowed:
+            raise SettingsError(f"{source}{value!r} is not allowed; use one of {', '.join(allowed)}")
+        return value.lower()
+
+    return check
+
+
+def _seconds(value: Any, source: str) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = float("nan")
+    if isinstance(value, bool) or not 0 < seconds <= 86_400:
+        raise SettingsError(f"{source}{value!r} is not allowed; use seconds above 0 and up to 86400")
+    return seconds
+
+
+def _flag(value: Any, source: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise SettingsError(f"{source}{value!r} is not allowed; use one of true, false")
+
+
+def _names(value: Any, source: str) -> tuple[str, ...]:
+    names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
+        raise SettingsError(f"{source}{value!r} is not allowed; use provider names, separated by commas")
+    return tuple(
+        dict.fromkeys(n if n.endswith("ExecutionProvider") or "." in n else f"{n}ExecutionProvider" for n in names)
+    )
+
+
+def _path(value: Any, source: str) -> str:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise SettingsError(f"{source}{value!r} is not allowed; use a path")
+    return os.path.abspath(os.path.expanduser(os.fsdecode(value)))
+
+
+def _shapes(value: Any, source: str) -> dict[str, tuple[int, ...]]:
+    """``{"x": (1, 3, 224, 224)}``, or the same as text: ``x:1,3,224,224;mask:1,128``."""
+    wanted = SettingsError(
+        f"{source}{value!r} is not allowed; use a mapping of input name to positive sizes, "
+        "or text like name:1,3,224,224;name2:1,128"
+    )
+    try:
+        if isinstance(value, str):
+            value = {
+                n.strip(): s.split(",") if s.strip() else []
+                for n, _, s in (part.rpartition(":") for part in value.split(";") if part)
+            }
+        shapes = {str(name): tuple(int(size) for size in shape) for name, shape in value.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise wanted from None
+    if not shapes or any(size < 0 for shape in shapes.values() for size in shape) or not all(shapes):
+        raise wanted
+    return shapes
+
+
+def _anything(value: Any, source: str) -> Any:
+    return value
+
+
+FIELDS: Mapping[str, Check] = {
+    "mode": _one_of("auto", "cached", "off"),
+    "budget_s": _seconds,
+    "accuracy": _one_of("strict", "balanced", "fast"),
+    "providers": _names,
+    "cache_dir": _path,
+    "strategy": _path,
+    "input_shapes": _shapes,
+    "inputs": _anything,
+    "objective": _one_of("latency", "pipeline"),
+    "strict": _flag,
+    "log": _one_of("off", "error", "warning", "info", "debug"),
+}
+"""Every setting with the check that turns a keyword, a file's value or an environment variable's text into its value.
+"""
+
+DEFAULTS = Settings(mode="auto", budget_s=15.0, accuracy="strict", objective="latency", strict=False, log="warning")
+
+
+def config_file(environment: Mapping[str, str] = os.environ) -> Path:
+    """The user's settings file, whether it exists or not."""
+    named = environment.get(f"{PREFIX}CONFIG")
+    if named:
+        return Path(named)
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("ort_metainfer", appauthor=False)) / "config.toml"
+
+
+def resolve(
+    keyword: Settings | None = None, environment: Mapping[str, str] = os.environ, file: Path | None = None
+) -> tuple[Settings, list[SettingsError]]:
+    """Merge keyword, environment, user file and defaults.
+
+    Returns:
+        The settings, every field but ``inputs``, ``input_shapes``, ``providers``, ``strategy`` and ``cache_dir`` set;
+        and what was wrong in the
+        environment or the file: a bad value counts as not given.
+    """
+    problems: list[SettingsError] = []
+    from_environment = {
+        name: (environment[PREFIX + name.upper()], f"{PREFIX}{name.upper()}=")
+        for name in FIELDS
+        if environment.get(PREFIX + name.upper())
+    }
+    from_file = _read(config_file(environment) if file is None else file, problems)
+    values: dict[str, Any] = {}
+    for name, check in FIELDS.items():
+        given = getattr(keyword, name) if keyword is not None else None
+        for value, source in [(given, ""), *(layer[name] for layer in (from_environment, from_file) if name in layer)]:
+            if value is None:
+                continue
+            try:
+                values[name] = check(value, source)
+                break
+            except SettingsError as error:
+                problems.append(error)
+    return replace(DEFAULTS, **values), problems
+
+
+def _read(path: Path, problems: list[SettingsError]) -> dict[str, tuple[Any, str]]:
+    """The file's values with their sources; what cannot be read is added to ``problems``."""
+    try:
+        plain = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return {}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problems.append(SettingsError(f"{path} is not a readable TOML file: {error}"))
+        return {}
+    strays = sorted(set(plain) - set(FIELDS))
+    if strays:
+        problems.append(SettingsError(f"{path}: unknown setting {strays[0]!r}; known: {', '.join(FIELDS)}"))
+    return {name: (value, f"{path}: {name}=") for name, value in plain.items() if name in FIELDS}

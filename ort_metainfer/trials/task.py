@@ -1,0 +1,128 @@
+"""What a trial is given: the caller's session in plain values, the candidates, the thresholds. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ort_metainfer.decision import Proposal, Trial
+from ort_metainfer.problem import Graph, SessionSpec
+
+__all__ = ["TOLERANCES", "Feeds", "Setup", "Thresholds", "TrialHost"]
+
+TOLERANCES: Mapping[str, float] = {"strict": 1e-4, "balanced": 1e-2, "fast": 1e-1}
+"""Accuracy policy -> relative L2 error allowed on every float output (DESIGN: promise 2)."""
+
+TOP1_AGREEMENT = 0.99
+"""Share of rows whose largest element must stay where it was, for lossy policies."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What the gates demand.
+
+    Attributes:
+        max_error: relative L2 error allowed on every float output.
+        top1: share of rows whose arg max must agree; None where the policy does not ask.
+        min_speedup: the whole interval of the paired speed-up must lie above this, and above the A/A band.
+        confidence: of that interval, after correction for repeated looks.
+        noninferior: for ``pipeline``: how much slower the session may be when alone (0.97 = 3%).
+    """
+
+    max_error: float = TOLERANCES["strict"]
+    top1: float | None = None
+    min_speedup: float = 1.02
+    confidence: float = 0.95
+    noninferior: float = 0.97
+
+    @classmethod
+    def of(cls, accuracy: str) -> Thresholds:
+        """The thresholds of an accuracy policy."""
+        return cls(max_error=TOLERANCES[accuracy], top1=None if accuracy == "strict" else TOP1_AGREEMENT)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The session under trial, so that a fresh process can make it.
+
+    Attributes:
+        model_file: the model; where the caller gave bytes, a temporary file that holds them.
+        as_bytes: load the file and give onnxruntime its bytes, as the caller did.
+        baseline: the caller's session.
+        objective: ``latency`` or ``pipeline`` (see ``Settings.objective``).
+        feeds: folder of feeds, ``0.npz``, ``1.npz``, ...; filled by ``TrialHost.prepare`` where empty.
+        graph: the model's features, once known.
+        shapes: input name -> shape to run with, where the caller said.
+        label: what to call the model in messages.
+    """
+
+    model_file: Path
+    baseline: SessionSpec
+    feeds: Path
+    as_bytes: bool = False
+    objective: str = "latency"
+    graph: Graph | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    label: str = "model"
+
+
+@dataclass(frozen=True)
+class Feeds:
+    """What the sessions are run with: how many, whether real, and in one line where from."""
+
+    count: int
+    are_real: bool
+    origin: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+class TrialHost(Protocol):
+    """Runs trials in other processes. ``deadline`` is a time.monotonic() value: every method ends within 0.5 s of it.
+
+    A child that crashes, hangs or eats memory costs the trial that it was carrying out, never the caller: that trial
+    comes back with ``failure`` set, and the rest goes on in a new child while time remains.
+    """
+
+    def describe(self, setup: Setup, deadline: float) -> Graph:
+        """The model's features.
+
+        Raises:
+            ModelError: it cannot be parsed.
+            TrialError: the child crashed or the time was up.
+        """
+        ...
+
+    def prepare(self, setup: Setup, deadline: float) -> Feeds:
+        """Fill an empty ``setup.feeds`` with synthetic inputs that the baseline takes, or check those given.
+
+        Raises:
+            InputsError: the baseline refuses them, or none could be made; with onnxruntime's message.
+            TrialError: the child crashed or the time was up.
+        """
+        ...
+
+    def race(
+        self,
+        setup: Setup,
+        candidates: Sequence[Proposal],
+        thresholds: Thresholds,
+        deadline: float,
+        on_progress: Callable[[str], None] | None = None,
+    ) -> list[Trial]:
+        """Try candidates, in order of preference, against the baseline, all in one child; a Trial for each, in order.
+
+        Baseline first and last, candidates in between; each passes ``compiles`` and ``accurate`` before it is timed.
+        A candidate there was no time for comes back with ``failure`` saying so. ``pays`` is not judged here: the
+        figures are in ``timing``.
+        """
+        ...
+
+    def duel(self, setup: Setup, trial: Trial, thresholds: Thresholds, deadline: float) -> Trial:
+        """Confirm a race's leader in a fresh process, created in reverse order; adds ``duel`` and the gate ``pays``."""
+        ...
+
+    def close(self) -> None:
+        """End every child."""
+        ...
