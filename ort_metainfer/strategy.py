@@ -56,7 +56,7 @@ class Transform:
         object.__setattr__(self, "parameters", freeze(self.parameters))
 
     def __hash__(self) -> int:
-        return hash((self.name, self.version, tuple(self.parameters.items())))
+        return hash((self.name, self.version, tuple(self.parameters)))  # names only: a value may be a list
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as they stand in JSON and TOML."""
@@ -92,7 +92,12 @@ class Strategy:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "transforms", tuple(self.transforms))
+        for name in ("provider", "device"):
+            if not isinstance(getattr(self, name), str | None):
+                raise StrategyError(f"{name} must be text, got {getattr(self, name)!r}")
         for name in ("provider_options", "session_options", "session_config", "static_shapes"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise StrategyError(f"{name} must be a table, got {getattr(self, name)!r}")
             object.__setattr__(self, name, freeze(getattr(self, name)))
         _check_session_options(self.session_options)
         for table, wanted in (("provider_options", str), ("session_config", str), ("static_shapes", int)):
@@ -178,9 +183,13 @@ class Strategy:
             raise StrategyError(
                 f"strategy file {path} must hold the table [strategy] (and may hold [override]), got {sorted(plain)}"
             )
+        for table in ("strategy", "override"):
+            if not isinstance(plain.get(table, {}), dict):
+                raise StrategyError(f"strategy file {path}: {table} must be a table, got {plain[table]!r}")
         merged: dict[str, Any] = dict(plain.get("strategy", {}))
         for name, value in plain.get("override", {}).items():
-            merged[name] = {**merged.get(name, {}), **value} if isinstance(value, dict) else value
+            both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+            merged[name] = {**merged[name], **value} if both else value
         try:
             return cls.from_dict(merged)
         except StrategyError as error:
