@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from ort_metainfer.problem import CacheKey, HardwareState
+from ort_metainfer.problem import CacheKey, Graph, HardwareState
 from ort_metainfer.strategy import Strategy
 
 __all__ = ["Decision", "Gate", "Manifest", "Proposal", "Refusal", "Timing", "Trial"]
@@ -160,6 +160,9 @@ class Decision:
             ``incomplete_reason`` says what.
         decided_in_s: time spent deciding, wall.
         strategy_file: where it is written down.
+        inputs_are_real: whether it was verified on inputs that the caller gave.
+        state: what else the machine was doing when the decision began.
+        graph: the model's features, where they are known.
     """
 
     strategy: Strategy
@@ -175,8 +178,10 @@ class Decision:
     incomplete_reason: str = ""
     decided_in_s: float = 0.0
     strategy_file: str | None = None
+    inputs_are_real: bool = False
     manifest: Manifest | None = None
     state: HardwareState | None = None
+    graph: Graph | None = None
 
     @property
     def winner(self) -> Trial | None:

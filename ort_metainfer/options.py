@@ -1,7 +1,7 @@
 """SessionOptions, seen and made: what the caller set, as plain values; and the options of a strategy, made from them.
 
-onnxruntime's SessionOptions can be neither copied nor enumerated, so the methods that leave nothing visible are watched from
-import on (:func:`watch`). A caller's object is never changed: a strategy gets options of its own.
+onnxruntime's SessionOptions can be neither copied nor enumerated, so the methods that leave nothing visible are
+watched from import on (:func:`watch`). A caller's object is never changed: a strategy gets options of its own.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ EXECUTION_MODE = {
     "sequential": onnxruntime.ExecutionMode.ORT_SEQUENTIAL,
     "parallel": onnxruntime.ExecutionMode.ORT_PARALLEL,
 }
+
+NAMED: Mapping[str, Mapping[str, Any]] = {
+    "graph_optimization_level": GRAPH_LEVEL,
+    "execution_mode": EXECUTION_MODE,
+}
+"""Session options that a strategy gives by name."""
 
 OPAQUE_METHODS = (
     "add_external_initializers",
@@ -187,7 +193,8 @@ def apply(options: Any, strategy: Strategy) -> list[tuple[str, dict[str, str]]] 
     """Lay a strategy over ``options``.
 
     Returns:
-        What to give InferenceSession as ``providers`` in place of the caller's; None where the strategy names no provider, or
+        What to give InferenceSession as ``providers`` in place of the caller's; None where the strategy names no
+        provider, or
         where its devices were added to ``options`` (then ``options.has_providers()``).
 
     Raises:

@@ -1,5 +1,246 @@
-"""InferenceSession, patch() and unpatch(): placeholder of the surface while the pipeline is built."""
-from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
+"""InferenceSession, and patch() for code nobody may edit: intercept creation, ask for a decision, hand over to
+onnxruntime.
 
-def patch(): ...
-def unpatch(): ...
+Only ``_create_inference_session`` is hooked: it is called by the constructor, by its fallback and by
+    ``set_providers``, after the
+model and the options are set, and it has not changed from onnxruntime 1.18 to 1.32. ``run`` stays onnxruntime's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as _Base
+
+from ort_metainfer import options as _options
+
+if TYPE_CHECKING:
+    from ort_metainfer.decision import Decision
+    from ort_metainfer.problem import SessionSpec
+    from ort_metainfer.settings import Settings
+    from ort_metainfer.strategy import Strategy
+
+__all__ = ["InferenceSession", "patch", "unpatch"]
+
+log = logging.getLogger("ort_metainfer")
+
+# Bound once: looked up at call time, an application that replaces onnxruntime.InferenceSession would recurse for ever.
+_plain_create = _Base._create_inference_session
+_HOOK_FITS = list(inspect.signature(_plain_create).parameters) == [
+    "self",
+    "providers",
+    "provider_options",
+    "disabled_optimizers",
+]
+
+_options.watch()
+
+
+class InferenceSession(_Base):  # type: ignore[misc]  # noqa: D101 (onnxruntime's own docstring; it ships no types)
+    __doc__ = _Base.__doc__
+
+    adaptation: Decision | None = None
+    """Who decided what for this session, what was tried, and why; None where onnxruntime made the session alone."""
+
+    strategy: Strategy | None = None
+    """What is applied to this session."""
+
+    def __init__(self, *args: Any, metainfer: Settings | None = None, **keywords: Any) -> None:
+        _check_keyword(metainfer)
+        self._metainfer_settings = metainfer
+        super().__init__(*args, **keywords)
+
+    __init__.__doc__ = _Base.__init__.__doc__
+    __init__.__signature__ = inspect.signature(_Base.__init__)  # type: ignore[attr-defined]
+
+    def _create_inference_session(self, providers: Any, provider_options: Any, disabled_optimizers: Any = None) -> None:
+        _create(self, providers, provider_options, disabled_optimizers)
+
+
+def _check_keyword(metainfer: Any) -> None:
+    if metainfer is None:
+        return
+    from ort_metainfer.settings import Settings
+
+    if not isinstance(metainfer, Settings):
+        raise TypeError(f"metainfer must be ort_metainfer.Settings, got {type(metainfer).__name__}")
+
+
+def _create(self: Any, providers: Any, provider_options: Any, disabled_optimizers: Any = None) -> None:
+    """Make the C session: with a strategy where one is decided, in onnxruntime's own way otherwise.
+
+    ``_metainfer_stage`` tells the calls of one session apart: after a creation that failed onnxruntime calls again
+        with its
+    fallback, which is left alone; after one that succeeded it is ``set_providers``, which only looks up.
+    """
+    stage = self.__dict__.get("_metainfer_stage", "new")
+    self._metainfer_stage = "creating"
+    plan = None
+    if stage != "creating" and _HOOK_FITS:
+        plan = _plan(self, providers, provider_options, disabled_optimizers, may_decide=stage == "new")
+    if plan is None or not _create_planned(self, plan, providers):
+        _plain_create(self, providers, provider_options, disabled_optimizers)
+    self._metainfer_stage = "created"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is given to onnxruntime in place of what the caller gave."""
+
+    decision: Decision
+    spec: SessionSpec
+    options: Any
+    providers: Any
+    provider_options: Any
+    strict: bool
+
+
+def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers: Any, may_decide: bool) -> _Plan | None:
+    """The decision for this session, ready to apply; None for plain onnxruntime. What fails of ours ends here."""
+    strict = False
+    try:
+        from ort_metainfer import adapt
+
+        settings, problems = adapt.settings_for(self.__dict__.get("_metainfer_settings"))
+        strict = bool(settings.strict)
+        for problem in problems:
+            if strict:
+                raise problem
+            warn_once(f"{problem}; this setting is ignored")
+        source = self._model_path if self._model_path is not None else self._model_bytes
+        spec = _unusual(self, disabled_optimizers) or _options.spec_of(self._sess_options, providers, provider_options)
+        decision = adapt.decide(adapt.Request(source, spec, settings, may_decide))
+        self.adaptation, self.strategy = decision, decision.strategy
+        if decision.strategy.is_default or isinstance(spec, str):
+            return None
+        planned = _options.options_of(spec)
+        chosen = _options.apply(planned, decision.strategy)
+        if decision.strategy.provider is None:
+            chosen, given = providers, provider_options
+        else:
+            given = None
+        return _Plan(decision, spec, planned, chosen, given, strict)
+    except Exception as error:
+        if strict:
+            _refuse_fallback(self)
+            raise
+        _fail_open(self, error)
+        return None
+
+
+def _unusual(self: Any, disabled_optimizers: Any) -> str | None:
+    """Why this session is left to plain onnxruntime whatever the model is, or None."""
+    if disabled_optimizers:
+        return "disabled_optimizers is given"
+    if self._read_config_from_model or os.environ.get("ORT_LOAD_CONFIG_FROM_MODEL", "0") != "0":
+        return "onnxruntime reads the session's configuration from the model"
+    return None
+
+
+def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
+    """Make the session as planned; False, with everything put back, where onnxruntime refuses it."""
+    caller_options = self._sess_options
+    self._sess_options = plan.options
+    try:
+        _plain_create(self, plan.providers, plan.provider_options)
+    except Exception as error:
+        self._sess_options = caller_options
+        if plan.strict:
+            _refuse_fallback(self)
+            raise
+        _fail_open(self, error)
+        return False
+    self._fallback_providers = _fallback_of(providers)
+    _guard_shapes(self, plan)
+    return True
+
+
+def _guard_shapes(self: Any, plan: _Plan) -> None:
+    """Let calls with other shapes run on the general session, where the strategy fixed some."""
+    if not plan.decision.strategy.static_shapes:
+        return
+    from ort_metainfer.static_shapes import guard
+
+    model = self._model_path if self._model_path is not None else self._model_bytes
+    guard(self, model, plan.spec, plan.decision)
+
+
+def _fallback_of(providers: Any) -> list[str]:
+    """Where onnxruntime itself would fall back to from the caller's providers."""
+    names = [entry[0] if isinstance(entry, tuple) else entry for entry in providers or ()]
+    tensorrt = {"TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"} & set(names)
+    cuda = ["CUDAExecutionProvider"] if tensorrt and "CUDAExecutionProvider" in names else []
+    return [*cuda, "CPUExecutionProvider"]
+
+
+def _refuse_fallback(self: Any) -> None:
+    """Keep onnxruntime from printing and retrying: with ``strict`` the caller sees our error as it is."""
+    self._enable_fallback, self._fallback_providers = False, []
+
+
+def _fail_open(self: Any, error: Exception) -> None:
+    """Say once why this session is plain onnxruntime's; keeps no reference to ``error``."""
+    from ort_metainfer.decision import Decision
+    from ort_metainfer.strategy import Strategy
+
+    model = self._model_path if self._model_path is not None else "a model given as bytes"
+    reason = f"{type(error).__name__}: {error}"
+    self.adaptation = Decision(Strategy(), "pass-through", reason)
+    self.strategy = self.adaptation.strategy
+    warn_once(f"{model} runs on plain onnxruntime: {reason}")
+    log.debug("the failure behind it", exc_info=error)
+
+
+_said: set[str] = set()
+
+
+def warn_once(message: str) -> None:
+    """Log a warning the first time it is said in this process."""
+    if message not in _said:
+        _said.add(message)
+        log.warning("%s", message)
+
+
+_patch_lock = threading.Lock()
+_patches = 0
+
+
+class _Patch:
+    """What :func:`patch` returns: the patch is in force already; as a context manager it ends with the block."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        unpatch()
+
+
+def patch() -> _Patch:
+    """Adapt every session that is created from now on through onnxruntime itself, by code nobody may edit.
+
+    The class is hooked in place, so it does not matter whether ``InferenceSession`` was imported before or is imported
+    later, nor whether it was subclassed. Calls nest: each needs its :func:`unpatch`.
+
+    Returns:
+        A context manager that undoes it: ``with ort_metainfer.patch(): ...``.
+    """
+    global _patches
+    with _patch_lock:
+        _patches += 1
+        if _HOOK_FITS:
+            _Base._create_inference_session = _create
+    return _Patch()
+
+
+def unpatch() -> None:
+    """Undo one :func:`patch`; the last one puts onnxruntime back as it was. Without a patch it does nothing."""
+    global _patches
+    with _patch_lock:
+        _patches = max(0, _patches - 1)
+        if not _patches and _Base._create_inference_session is _create:
+            _Base._create_inference_session = _plain_create

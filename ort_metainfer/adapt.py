@@ -1,0 +1,272 @@
+"""The story of one decision: override, cache, meta-model, rules, search, each proposal through three gates.
+
+:func:`decide` is what a session asks; :func:`tune` is the same for the command line and the prewarm script.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ort_metainfer.cache_dir import cache_directory
+from ort_metainfer.decision import Decision
+from ort_metainfer.errors import ModelError
+from ort_metainfer.problem import CacheKey, Graph, Model, Policy, SessionSpec
+from ort_metainfer.settings import Settings, resolve
+from ort_metainfer.strategy import Strategy
+
+if TYPE_CHECKING:
+    from ort_metainfer.strategy_cache.store import StrategyCache
+    from ort_metainfer.trials.task import TrialHost
+
+__all__ = ["Request", "decide", "key_of", "settings_for", "tune"]
+
+log = logging.getLogger("ort_metainfer")
+
+CPU = "CPUExecutionProvider"
+"""Always allowed: onnxruntime itself falls back to it for what other providers do not take."""
+
+
+MIN_BUDGET_S = 0.5
+"""Below this no child process can even import onnxruntime (0.2 to 0.4 s here) and make two sessions."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One session to decide for.
+
+    Attributes:
+        source: the caller's model, a path or bytes.
+        spec: the caller's session, or one sentence why it is left to plain onnxruntime.
+        settings: resolved (see :func:`settings_for`).
+        may_decide: False where nothing may be tried, only looked up.
+        force: decide anew although the cache knows.
+        progress: is told what is being done, in one line each.
+    """
+
+    source: str | os.PathLike[str] | bytes
+    spec: SessionSpec | str
+    settings: Settings
+    may_decide: bool = True
+    force: bool = False
+    progress: Callable[[str], None] | None = field(default=None, compare=False)
+
+    @property
+    def label(self) -> str:
+        """What to call the model in a message."""
+        return f"a model of {len(self.source)} bytes" if isinstance(self.source, bytes) else os.fsdecode(self.source)
+
+
+def settings_for(keyword: Settings | None) -> tuple[Settings, list[Any]]:
+    """The settings in force, and what was wrong with them; applies ``log`` to the package's logger."""
+    settings, problems = resolve(keyword)
+    level = {"off": logging.CRITICAL + 1}.get(str(settings.log), getattr(logging, str(settings.log).upper(), 0))
+    log.setLevel(level)
+    if level < logging.WARNING and not log.handlers and not logging.getLogger().handlers:
+        log.addHandler(logging.StreamHandler())
+    return settings, problems
+
+
+def tune(
+    model: str | os.PathLike[str] | bytes,
+    settings: Settings | None = None,
+    *,
+    sess_options: Any = None,
+    providers: Sequence[Any] | None = None,
+    provider_options: Sequence[Any] | None = None,
+    force: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Decision:
+    """Decide how ``model`` is best run here, within ``settings.budget_s``, and remember it.
+
+    Args:
+        model: a path, or the model's bytes.
+        settings: what to change about the environment's and the user file's settings.
+        sess_options: as for InferenceSession; what it sets is pinned.
+        providers: as for InferenceSession.
+        provider_options: as for InferenceSession.
+        force: decide anew although the cache knows.
+        progress: is told what is being done, in one line each.
+
+    Raises:
+        SettingsError: a setting that is not allowed, wherever it comes from.
+        ModelError: the model cannot be read.
+        InputsError: no inputs that the model runs with.
+        TrialError: no trial could be carried out.
+    """
+    from ort_metainfer.options import spec_of
+
+    resolved, problems = settings_for(settings)
+    if problems:
+        raise problems[0]
+    resolved = replace(resolved, mode="auto")
+    spec = spec_of(sess_options, providers, provider_options)
+    return decide(Request(model, spec, resolved, force=force, progress=progress))
+
+
+def decide(request: Request, host: TrialHost | None = None) -> Decision:
+    """The decision for one session: from the override file, the cache, or trials in other processes.
+
+    Raises:
+        MetainferError: whatever of ours fails; the session catches it and falls back.
+    """
+    settings = request.settings
+    if settings.mode == "off":
+        return Decision(Strategy(), "off", "mode is off")
+    if isinstance(request.spec, str):
+        return Decision(Strategy(), "pass-through", request.spec)
+    if settings.strategy is not None:
+        strategy = Strategy.read(settings.strategy)
+        return Decision(strategy, "override", f"the strategy file {os.fspath(settings.strategy)}")
+    unusual = _not_onnx(request.source)
+    if unusual:
+        return Decision(Strategy(), "pass-through", unusual)
+    return _Story(request, request.spec, host).tell()
+
+
+def _not_onnx(source: str | os.PathLike[str] | bytes) -> str | None:
+    """Why this model is not looked at, or None: ORT's own format says so in its suffix or at byte 4."""
+    if isinstance(source, bytes):
+        return "the model is in ORT format" if source[4:8] == b"ORTM" else None
+    path = os.fsdecode(source)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(8)
+    except OSError:
+        return "the model file cannot be read; onnxruntime will say why"
+    return "the model is in ORT format" if path.endswith(".ort") or head[4:8] == b"ORTM" else None
+
+
+def key_of(model: Model, graph: Graph, settings: Settings, spec: SessionSpec) -> CacheKey:
+    """The cache key of a session: which model, on what, with which shapes, under which policy."""
+    from ort_metainfer.hardware.devices import device_string
+    from ort_metainfer.model.fingerprint import signature
+
+    shapes = signature(graph.inputs, settings.input_shapes or {})
+    return CacheKey(model.hash, device_string(), shapes, str(policy_of(settings, spec)))
+
+
+def policy_of(settings: Settings, spec: SessionSpec) -> Policy:
+    """What is allowed: the caller's providers narrowed by the settings', and what he pinned."""
+    from ort_metainfer.providers import usable_providers
+
+    named = {name for name, _ in spec.providers}
+    limits = [limit for limit in (named, set(settings.providers or ())) if limit]
+    wanted = set.intersection(*limits) if limits else None
+    usable = tuple(provider.name for provider in usable_providers(wanted))
+    return Policy(
+        accuracy=settings.accuracy,  # type: ignore[arg-type]  # checked by Settings
+        objective=settings.objective,  # type: ignore[arg-type]
+        providers=tuple(dict.fromkeys((CPU, *usable))),
+        pinned=spec.pinned(),
+    )
+
+
+class _Story:
+    """One decision from beginning to end."""
+
+    def __init__(self, request: Request, spec: SessionSpec, host: TrialHost | None) -> None:
+        from ort_metainfer.strategy_cache.store import open_cache
+
+        self.request, self.spec, self.settings = request, spec, request.settings
+        self.started = time.monotonic()
+        self.directory = cache_directory(self.settings)
+        self.cache: StrategyCache = open_cache(self.directory)
+        self.host = host
+
+    def tell(self) -> Decision:
+        """Look up; on a miss decide, one process at a time."""
+        from ort_metainfer.model.fingerprint import fingerprint, known_graph
+
+        try:
+            model = fingerprint(self.request.source, self.cache)
+        except ModelError as error:
+            return Decision(Strategy(), "pass-through", f"{error}; onnxruntime will say more")
+        graph = known_graph(self.cache, model.hash)
+        found = None
+        if graph is not None and not self.request.force:
+            found = self._look_up(model, graph)
+            if found.cache == "hit":
+                return found
+        if self.settings.mode == "cached" or not self.request.may_decide:
+            reason = found.cache_reason if found else "this model was never decided for in this cache"
+            return Decision(Strategy(), "default", f"not in the cache: {reason}", cache="miss", cache_reason=reason)
+        return self._alone(model, graph, found)
+
+    def _look_up(self, model: Model, graph: Graph) -> Decision:
+        from ort_metainfer.remember import look_up
+
+        key = key_of(model, graph, self.settings, self.spec)
+        return look_up(self.cache, self.directory, key, graph, has_inputs=self.settings.inputs is not None)
+
+    def _alone(self, model: Model, graph: Graph | None, found: Decision | None) -> Decision:
+        """Decide while no other process decides for the same model; what another one found meanwhile is taken."""
+        from ort_metainfer.strategy_cache.lock import deciding
+
+        budget_s = float(self.settings.budget_s or 0)
+        with deciding(self.directory, f"{model.hash} {policy_of(self.settings, self.spec)}", budget_s) as mine:
+            waited = time.monotonic() - self.started > 0.05
+            if graph is None or waited:
+                from ort_metainfer.model.fingerprint import known_graph
+
+                graph = graph or known_graph(self.cache, model.hash)
+                if graph is not None and not self.request.force:
+                    found = self._look_up(model, graph)
+                    if found.cache == "hit":
+                        return found
+            late = self.started + budget_s - time.monotonic() < MIN_BUDGET_S
+            if not mine or (waited and late):
+                reason = f"another process was deciding for {model.label}, and the time was up before it ended"
+                return Decision(Strategy(), "default", reason, cache="miss", cache_reason=reason, complete=False)
+            return self._decide(model, graph, found)
+
+    def _decide(self, model: Model, graph: Graph | None, found: Decision | None) -> Decision:
+        from ort_metainfer.deliberate import Deliberation
+        from ort_metainfer.remember import remember
+
+        budget_s = float(self.settings.budget_s or 0)
+        log.info(
+            "deciding how to run %s, once, for at most %g s (prewarm or mode=cached avoids it)", model.label, budget_s
+        )
+        with self._trial_host() as host, _model_file(model) as file:
+            deliberation = Deliberation(self.request, self.spec, model, file, host, self.cache, self.started + budget_s)
+            decision = deliberation.run(graph, prior=found.strategy if found and found.cache == "stale" else None)
+        if decision.key is None:
+            return decision
+        cache, why = ("stale", found.cache_reason) if found and found.cache == "stale" else ("miss", "")
+        why = why or (found.cache_reason if found else "this model was never decided for in this cache")
+        decision = replace(decision, cache=cache, cache_reason=why, decided_in_s=time.monotonic() - self.started)
+        return remember(self.cache, self.directory, decision, model)
+
+    @contextmanager
+    def _trial_host(self) -> Iterator[TrialHost]:
+        if self.host is not None:
+            yield self.host
+            return
+        from ort_metainfer.trials.client import ChildTrialHost
+
+        host = ChildTrialHost()
+        try:
+            yield host
+        finally:
+            host.close()
+
+
+@contextmanager
+def _model_file(model: Model) -> Iterator[Path]:
+    """The model as a file that a child can read: the caller's own, or a temporary copy of the bytes he gave."""
+    if model.path is not None:
+        yield Path(model.path)
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="ort_metainfer-") as folder:
+        file = Path(folder) / "model.onnx"
+        file.write_bytes(model.content or b"")
+        yield file

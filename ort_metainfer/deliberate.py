@@ -1,0 +1,267 @@
+"""Deciding on a miss: describe the model, get inputs, ask the deciders, race the proposals, confirm the winner."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ort_metainfer.decision import Decision, Proposal, Refusal, Trial
+from ort_metainfer.errors import InputsError, ProviderError
+from ort_metainfer.problem import Device, Graph, Model, Problem, SessionSpec
+from ort_metainfer.strategy import Strategy
+from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost
+
+if TYPE_CHECKING:
+    from ort_metainfer.adapt import Request
+    from ort_metainfer.deciders.base import Decider
+    from ort_metainfer.strategy_cache.store import StrategyCache
+
+__all__ = ["Deliberation"]
+
+UNTIMED = frozenset({"enable_profiling", "profile_file_prefix", "logid", "log_severity_level", "log_verbosity_level"})
+"""Session options that trials leave out: they write files or print, and are not what is compared."""
+
+MAX_TRIALS = 30
+
+
+class Deliberation:
+    """One decision under one deadline (a time.monotonic() value)."""
+
+    def __init__(
+        self,
+        request: Request,
+        spec: SessionSpec,
+        model: Model,
+        model_file: Path,
+        host: TrialHost,
+        cache: StrategyCache,
+        deadline: float,
+    ) -> None:
+        self.request, self.spec, self.model, self.host, self.cache = request, spec, model, host, cache
+        self.model_file, self.deadline = model_file, deadline
+        self.settings = request.settings
+        self.proposals: list[Proposal] = []
+        self.refusals: list[Refusal] = []
+        self.trials: list[Trial] = []
+
+    def run(self, graph: Graph | None, prior: Strategy | None) -> Decision:
+        """Decide.
+
+        Args:
+            graph: the model's features, if the cache knew them.
+            prior: the strategy of a stale entry, which is tried first.
+
+        Raises:
+            ModelError: the model cannot be parsed.
+            InputsError: the caller's inputs do not fit the model.
+            TrialError: no child process could do its work.
+        """
+        with tempfile.TemporaryDirectory(prefix="ort_metainfer-") as folder:
+            setup = self._setup(Path(folder))
+            if graph is None:
+                self._say("reading the model")
+                graph = self.host.describe(setup, self._until(0.5))
+                self._remember(graph)
+            if "EPContext" in graph.blockers:
+                return Decision(Strategy(), "pass-through", "the model is compiled for a provider already", graph=graph)
+            setup = replace(setup, graph=graph)
+            try:
+                feeds = self._feeds(setup, graph)
+            except InputsError as error:
+                if self.settings.inputs is not None:
+                    raise
+                return Decision(Strategy(), "pass-through", f"{error}; give inputs= to have it tuned", graph=graph)
+            return self._decide(setup, graph, feeds, prior)
+
+    def _setup(self, folder: Path) -> Setup:
+        properties = {name: value for name, value in self.spec.properties.items() if name not in UNTIMED}
+        return Setup(
+            model_file=self.model_file,
+            baseline=replace(self.spec, properties=properties),
+            feeds=folder,
+            as_bytes=self.model.path is None,
+            objective=str(self.settings.objective),
+            shapes=self.settings.input_shapes or {},
+            label=self.model.label,
+        )
+
+    def _remember(self, graph: Graph) -> None:
+        from ort_metainfer.model.fingerprint import remember_graph
+
+        remember_graph(self.cache, self.model.hash, graph)
+
+    def _feeds(self, setup: Setup, graph: Graph) -> Feeds:
+        from ort_metainfer.model.inputs import caller_feeds, save_feeds
+
+        if self.settings.inputs is not None:
+            save_feeds(caller_feeds(self.settings.inputs, graph), setup.feeds)
+        self._say("checking the inputs")
+        return self.host.prepare(setup, self._until(0.5))
+
+    def _decide(self, setup: Setup, graph: Graph, feeds: Feeds, prior: Strategy | None) -> Decision:
+        problem = self._problem(graph, feeds)
+        thresholds = Thresholds.of(problem.policy.accuracy)
+        self._try(setup, problem, self._first_proposals(problem, prior), thresholds, self._until(0.5))
+        if self._left() > 1.0 and len(self.trials) < MAX_TRIALS:
+            self._try(setup, problem, self._search(problem), thresholds, self._until(0.5))
+        winner = self._confirm(setup, thresholds, problem)
+        return self._conclude(problem, winner)
+
+    def _problem(self, graph: Graph, feeds: Feeds) -> Problem:
+        from ort_metainfer.adapt import policy_of
+        from ort_metainfer.hardware.state import observe
+
+        policy = policy_of(self.settings, self.spec)
+        if not feeds.are_real:
+            policy = replace(policy, accuracy="strict")
+        return Problem(
+            model=self.model,
+            graph=graph,
+            devices=tuple(self._devices(policy.providers)),
+            policy=policy,
+            baseline=self.spec,
+            state=observe(0.2),
+            shapes=self.settings.input_shapes or {},
+            inputs_are_real=feeds.are_real,
+        )
+
+    def _devices(self, names: Iterable[str]) -> Iterable[Device]:
+        """Devices of the allowed providers; one that does not load is a refusal, not an error."""
+        from ort_metainfer.providers import get_provider
+
+        for name in names:
+            try:
+                yield from get_provider(name).devices()
+            except ProviderError as error:
+                self.refusals.append(Refusal(name, "providers", str(error)))
+
+    def _first_proposals(self, problem: Problem, prior: Strategy | None) -> list[Proposal]:
+        from ort_metainfer.deciders.meta_model import MetaModel
+        from ort_metainfer.deciders.rules import RuleLibrary
+
+        stale = [Proposal(prior, "cache", "it won under other versions")] if prior and not prior.is_default else []
+        return self._ask([MetaModel(), RuleLibrary()], problem, stale)
+
+    def _search(self, problem: Problem) -> list[Proposal]:
+        from ort_metainfer.deciders.search import Search
+
+        return self._ask([Search()], problem, [])
+
+    def _ask(self, deciders: Sequence[Decider], problem: Problem, first: list[Proposal]) -> list[Proposal]:
+        """Proposals that no rule forbids and that were not tried, in order; every "no" is kept."""
+        from ort_metainfer.deciders.rules import RuleLibrary
+
+        rules, tried = RuleLibrary(), {trial.strategy for trial in self.trials} | {Strategy()}
+        answers = [*first, *(answer for decider in deciders for answer in decider.propose(problem, self.trials))]
+        allowed: list[Proposal] = []
+        for answer in answers:
+            refusal = answer if isinstance(answer, Refusal) else rules.refuse(problem, answer.strategy)
+            if refusal is not None:
+                if refusal not in self.refusals:
+                    self.refusals.append(refusal)
+            elif isinstance(answer, Proposal) and answer.strategy not in tried:
+                tried.add(answer.strategy)
+                allowed.append(answer)
+        return allowed[: MAX_TRIALS - len(self.trials)]
+
+    def _try(
+        self,
+        setup: Setup,
+        problem: Problem,
+        proposals: list[Proposal],
+        thresholds: Thresholds,
+        deadline: float,
+    ) -> None:
+        if not proposals:
+            return
+        self.proposals += proposals
+        self._say(f"trying {len(proposals)} strategies")
+        self.trials += self.host.race(setup, proposals, thresholds, deadline, self.request.progress)
+
+    def _confirm(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> Trial | None:
+        """The best trial that a duel in a fresh process confirms; the next best where the first fails it."""
+        timed = [trial for trial in self.trials if trial.timing and trial.failure is None]
+        leaders = sorted((t for t in timed if t.timing and t.timing.speedup > 1), key=_promise, reverse=True)
+        for leader in leaders[:2]:
+            if self._left() < 0.5:
+                break
+            self._say(f"confirming {leader.strategy.describe()}")
+            confirmed = self.host.duel(setup, leader, thresholds, self.deadline - 0.2)
+            self.trials[self.trials.index(leader)] = confirmed
+            if confirmed.passed and not self._was_disturbed(confirmed):
+                return confirmed
+        return None
+
+    def _was_disturbed(self, trial: Trial) -> bool:
+        """Whether a scheduling option won while the machine was busy: then it is not adopted."""
+        from ort_metainfer.deciders.rules import is_scheduling
+
+        states = [state for state in (trial.before, trial.after) if state is not None]
+        reasons = [reason for state in states if (reason := state.busy_reason)]
+        if not reasons or not is_scheduling(trial.strategy):
+            return False
+        subject = trial.strategy.describe()
+        self.refusals.append(Refusal(subject, "load", f"machine busy ({reasons[0]}), scheduling left alone"))
+        return True
+
+    def _conclude(self, problem: Problem, winner: Trial | None) -> Decision:
+        from ort_metainfer.adapt import key_of
+
+        untried = sum(trial.failure is not None and "no time" in trial.failure for trial in self.trials)
+        busy = next((r.reason for r in self.refusals if r.reason.startswith("machine busy")), "")
+        incomplete = busy or (f"no time was left for {untried} of {len(self.trials)} strategies" if untried else "")
+        if winner is None:
+            strategy, origin, reason = Strategy(), "default", self._why_default()
+        else:
+            strategy, origin, reason = winner.strategy, _origin(winner.by), f"{winner.verdict}"
+        return Decision(
+            strategy,
+            origin,  # type: ignore[arg-type]
+            reason,
+            key=key_of(self.model, problem.graph, self.settings, self.spec),
+            proposals=tuple(self.proposals),
+            refusals=tuple(self.refusals),
+            trials=tuple(self.trials),
+            complete=not incomplete,
+            incomplete_reason=incomplete,
+            inputs_are_real=problem.inputs_are_real,
+            state=problem.state,
+            graph=problem.graph,
+        )
+
+    def _why_default(self) -> str:
+        if not self.trials:
+            return "no strategy was proposed for it"
+        tried = [trial for trial in self.trials if trial.failure is None]
+        if not tried:
+            return f"none of {len(self.trials)} strategies could be tried: {self.trials[0].failure}"
+        best = max(tried, key=_promise)
+        figures = f"; the best was {best.strategy.describe()}: {best.verdict}"
+        return f"none of {len(tried)} strategies beat plain onnxruntime beyond the noise{figures}"
+
+    def _say(self, what: str) -> None:
+        if self.request.progress is not None:
+            self.request.progress(what)
+
+    def _left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def _until(self, share: float) -> float:
+        """A deadline at ``share`` of the time that is left."""
+        now = time.monotonic()
+        return now + max(0.0, self.deadline - now) * share
+
+
+def _promise(trial: Trial) -> float:
+    """How good a trial looks: the lower bound of its speed-up, 0 where it was not timed."""
+    return trial.timing.speedup_low if trial.timing else 0.0
+
+
+def _origin(by: str) -> str:
+    """The decider's family, as ``Decision.origin`` names it."""
+    family = by.split(":")[0].split("/")[0]
+    return family if family in ("cache", "meta-model", "rules", "search") else "rules"

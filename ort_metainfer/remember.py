@@ -1,0 +1,144 @@
+"""What the cache knows of a session, and what it is told after a decision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ort_metainfer.decision import Decision, Manifest
+from ort_metainfer.errors import ProviderError, StrategyError
+from ort_metainfer.problem import CacheKey, Graph, Model
+from ort_metainfer.strategy import Strategy
+
+if TYPE_CHECKING:
+    from ort_metainfer.strategy_cache.store import StrategyCache
+
+__all__ = ["look_up", "manifest_of", "remember"]
+
+LOSSY = ("balanced", "fast")
+
+
+def manifest_of(strategy: Strategy) -> Manifest:
+    """What a strategy rests on today: versions of this package, onnxruntime and the strategy's provider."""
+    from ort_metainfer.providers import get_provider
+    from ort_metainfer.strategy_cache.manifest import current_manifest
+
+    versions = {} if strategy.provider is None else get_provider(strategy.provider).versions()
+    transforms = {transform.name: transform.version for transform in strategy.transforms}
+    return current_manifest(strategy.provider, versions, transforms)
+
+
+def look_up(cache: StrategyCache, directory: Path, key: CacheKey, graph: Graph, has_inputs: bool) -> Decision:
+    """What the cache says: a hit with its strategy, a stale entry with the strategy to try again, or a miss with the
+    reason.
+
+    Args:
+        cache: where to look.
+        directory: where strategy files lie.
+        key: for which session.
+        graph: the model's features, for the decision.
+        has_inputs: whether the caller gave inputs now; a lossy policy's entry made without any is then a miss.
+
+    Raises:
+        StrategyError: a person edited the strategy file into something that cannot be read.
+    """
+    from ort_metainfer.strategy_cache.artifacts import edited_strategy
+
+    entry = cache.get("entries", str(key))
+    if entry is None:
+        return Decision(Strategy(), "default", "", key, "miss", _why_missed(cache, key), graph=graph)
+    edited = edited_strategy(directory, key)
+    if edited is not None:
+        file = entry.get("strategy_file")
+        return Decision(edited, "override", f"{file} was edited by hand", key, "hit", strategy_file=file, graph=graph)
+    try:
+        strategy = Strategy.from_dict(entry["strategy"])
+        then = Manifest(versions=dict(entry["manifest"]["versions"]))
+        changed = then.differences(manifest_of(strategy))
+    except (KeyError, TypeError, StrategyError, ProviderError) as error:
+        return Decision(Strategy(), "default", "", key, "miss", f"the entry cannot be used: {error}", graph=graph)
+    if changed:
+        return Decision(strategy, "cache", "", key, "stale", "; ".join(changed), graph=graph)
+    if has_inputs and not entry.get("inputs_are_real") and key.policy.split("|")[0] in LOSSY:
+        reason = "it was decided without real inputs, which are given now"
+        return Decision(strategy, "cache", "", key, "stale", reason, graph=graph)
+    return Decision(
+        strategy,
+        "cache",
+        f"decided {entry.get('decided_at', 'earlier')} by {entry.get('origin')}: {entry.get('reason')}",
+        key,
+        "hit",
+        complete=bool(entry.get("complete", True)),
+        incomplete_reason=str(entry.get("incomplete_reason", "")),
+        strategy_file=entry.get("strategy_file"),
+        manifest=then,
+        graph=graph,
+    )
+
+
+def _why_missed(cache: StrategyCache, key: CacheKey) -> str:
+    """The nearest entry's difference, field by field: which part of the key is new."""
+    known = [other for text in cache.keys("entries") if (other := CacheKey.parse(text)) and other.model == key.model]
+    if not known:
+        return "this model was never decided for in this cache"
+    fields = ("device", "shapes", "policy")
+    nearest = min(known, key=lambda other: sum(getattr(other, name) != getattr(key, name) for name in fields))
+    parts = [
+        f"{name} is {getattr(key, name)!r}, known is {getattr(nearest, name)!r}"
+        for name in fields
+        if getattr(nearest, name) != getattr(key, name)
+    ]
+    return "; ".join(parts) or "its entry cannot be read"
+
+
+def remember(cache: StrategyCache, directory: Path, decision: Decision, model: Model) -> Decision:
+    """Write a decision down: the strategy file, the entry that a start reads, and the whole story for ``explain``.
+
+    Returns:
+        The decision with its strategy file and manifest; where nothing could be written, as it was given.
+    """
+    from ort_metainfer.strategy_cache.artifacts import write_strategy_file
+
+    assert decision.key is not None
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    manifest = replace(manifest_of(decision.strategy), decided_at=now)
+    file = write_strategy_file(directory, decision.key, decision.strategy, _comment(decision, model, now))
+    decision = replace(decision, manifest=manifest, strategy_file=None if file is None else str(file))
+    winner = decision.winner
+    timing = winner and (winner.duel or winner.timing)
+    entry: dict[str, Any] = {
+        "strategy": decision.strategy.as_dict(),
+        "manifest": {"versions": dict(manifest.versions)},
+        "model": model.label,
+        "origin": decision.origin,
+        "reason": decision.reason,
+        "complete": decision.complete,
+        "incomplete_reason": decision.incomplete_reason,
+        "decided_at": now,
+        "strategy_file": decision.strategy_file,
+        "inputs_are_real": decision.inputs_are_real,
+        "speedup": [timing.speedup, timing.speedup_low, timing.speedup_high] if timing else None,
+    }
+    if cache.put("entries", str(decision.key), entry):
+        cache.put("decisions", str(decision.key), decision.as_dict())
+    elif cache.last_failure:
+        from ort_metainfer.session import warn_once
+
+        warn_once(f"the decision for {model.label} was not remembered: {cache.last_failure}")
+    return decision
+
+
+def _comment(decision: Decision, model: Model, now: str) -> str:
+    """What stands on top of the strategy file."""
+    assert decision.key is not None
+    lines = [
+        f"{model.label}",
+        f"decided {now} by {decision.origin}: {decision.reason}",
+        f"device {decision.key.device}",
+        f"shapes {decision.key.shapes}",
+        f"policy {decision.key.policy}",
+        "Edit what you like: an edited file wins over what the machine thinks. Delete it to decide anew.",
+    ]
+    return "\n".join(lines)
