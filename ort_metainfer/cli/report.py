@@ -1,0 +1,93 @@
+"""A decision in words: from the plain values that ``Decision.as_dict`` gives and the cache keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ort_metainfer.strategy import Strategy
+
+__all__ = ["decision_lines", "key_lines", "refusal_lines", "speedup_text", "trial_lines"]
+
+Plain = Mapping[str, Any]
+
+KEY_FIELDS = ("model", "device", "shapes", "policy")
+
+
+def decision_lines(decision: Plain) -> list[str]:
+    """What was decided, in a dozen lines at most."""
+    strategy = Strategy.from_dict(decision["strategy"])
+    lines = [_line("strategy", strategy.describe()), _line("because", decision["reason"])]
+    trial = winner(decision)
+    if trial:
+        lines += _figures(trial)
+    lines.append(_line("decided by", f"{decision['origin']}, in {decision['decided_in_s']:.2f} s"))
+    if decision["cache"] != "unused":
+        lines.append(_line("cache", ": ".join(part for part in (decision["cache"], decision["cache_reason"]) if part)))
+    if not decision["complete"]:
+        lines.append(_line("left to do", decision["incomplete_reason"]))
+    if decision["strategy_file"]:
+        lines.append(_line("strategy file", decision["strategy_file"]))
+    return lines
+
+
+def winner(decision: Plain) -> Plain | None:
+    """The trial whose strategy is applied, with all gates passed; None where there is none."""
+    for trial in decision["trials"]:
+        passed = not trial["failure"] and len(trial["gates"]) == 3 and all(gate["passed"] for gate in trial["gates"])
+        if passed and trial["strategy"] == decision["strategy"]:
+            found: Plain = trial
+            return found
+    return None
+
+
+def _figures(trial: Plain) -> Iterator[str]:
+    timing = trial["duel"] or trial["timing"]
+    if timing:
+        yield _line("speed-up", f"{speedup_text(timing)} over plain onnxruntime")
+        yield _line("one run", f"{timing['p50_ms']:.3f} ms, plain {timing['baseline_p50_ms']:.3f} ms (medians)")
+    if trial["error"] is not None:
+        floor = trial["noise_floor"]
+        beside = "" if floor is None else f" (onnxruntime's own optimiser off against on: {floor:.1e})"
+        yield _line("output error", f"{trial['error']:.1e} relative L2{beside}")
+
+
+def speedup_text(timing: Plain) -> str:
+    """``2.54x [2.14, 2.83], 40 rounds, same against same within 1.03``."""
+    interval = f"[{timing['speedup_low']:.2f}, {timing['speedup_high']:.2f}]"
+    band = f"same against same within {timing['band']:.2f}"
+    return f"{timing['speedup']:.2f}x {interval}, {timing['rounds']} rounds, {band}"
+
+
+def trial_lines(decision: Plain) -> Iterator[str]:
+    """Every trial: who proposed it, each gate with its figures, the failure if it came to none."""
+    for trial in decision["trials"]:
+        yield f"{Strategy.from_dict(trial['strategy']).describe()}   (proposed by {trial['by']})"
+        for gate in trial["gates"]:
+            figures = " ".join(f"{name}={value:.4g}" for name, value in gate["figures"].items())
+            verdict = "passed" if gate["passed"] else "FAILED"
+            yield f"    {gate['name']:<9} {verdict}  {gate['detail']}{'  ' + figures if figures else ''}"
+        timing = trial["duel"] or trial["timing"]
+        if timing:
+            yield f"    timed     {speedup_text(timing)}"
+        if trial["failure"]:
+            yield f"    failure   {trial['failure']}"
+
+
+def refusal_lines(decision: Plain) -> Iterator[str]:
+    """What was not even tried: the subject, who refused it, why, and where the reason comes from."""
+    for refusal in decision["refusals"]:
+        source = f"  [{refusal['source']}]" if refusal["source"] else ""
+        yield f"{refusal['subject']}: {refusal['reason']} ({refusal['by']}){source}"
+
+
+def key_lines(key: Plain, others: Sequence[Plain] = ()) -> Iterator[str]:
+    """The key field by field; under each, what other entries of the same model have there instead."""
+    for name in KEY_FIELDS:
+        yield f"    {name:<7} {key[name]}"
+        for value in dict.fromkeys(other[name] for other in others if other[name] != key[name]):
+            yield f"        cached: {value}"
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<14}{text}"
