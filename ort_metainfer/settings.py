@@ -16,7 +16,7 @@ from typing import Any
 
 from ort_metainfer.errors import SettingsError
 
-__all__ = ["FIELDS", "Settings", "resolve"]
+__all__ = ["FIELDS", "Settings", "config_file", "resolve", "sources"]
 
 PREFIX = "ORT_METAINFER_"
 
@@ -188,24 +188,37 @@ def resolve(
         environment or the file: a bad value counts as not given.
     """
     problems: list[SettingsError] = []
+    given = {name: getattr(keyword, name) for name in FIELDS} if keyword is not None else {}
+    chosen = _choose(given, environment, file, problems)
+    return replace(DEFAULTS, **{name: value for name, (value, _) in chosen.items()}), problems
+
+
+def sources(environment: Mapping[str, str] = os.environ, file: Path | None = None) -> dict[str, str]:
+    """Setting -> where its value comes from when no keyword is given: a variable, a file, or ``default``."""
+    chosen = _choose({}, environment, file, [])
+    return {name: chosen[name][1].removesuffix("=") if name in chosen else "default" for name in FIELDS}
+
+
+def _choose(
+    keyword: Mapping[str, Any], environment: Mapping[str, str], file: Path | None, problems: list[SettingsError]
+) -> dict[str, tuple[Any, str]]:
+    """The first allowed value of each setting with its source; those that were not allowed go to ``problems``."""
+    from_keyword = {name: (value, "") for name, value in keyword.items() if value is not None}
     from_environment = {
         name: (environment[PREFIX + name.upper()], f"{PREFIX}{name.upper()}=")
         for name in FIELDS
         if environment.get(PREFIX + name.upper())
     }
     from_file = _read(config_file(environment) if file is None else file, problems)
-    values: dict[str, Any] = {}
+    chosen: dict[str, tuple[Any, str]] = {}
     for name, check in FIELDS.items():
-        given = getattr(keyword, name) if keyword is not None else None
-        for value, source in [(given, ""), *(layer[name] for layer in (from_environment, from_file) if name in layer)]:
-            if value is None:
-                continue
+        for value, source in (layer[name] for layer in (from_keyword, from_environment, from_file) if name in layer):
             try:
-                values[name] = check(value, source)
+                chosen[name] = check(value, source), source
                 break
             except SettingsError as error:
                 problems.append(error)
-    return replace(DEFAULTS, **values), problems
+    return chosen
 
 
 def _read(path: Path, problems: list[SettingsError]) -> dict[str, tuple[Any, str]]:

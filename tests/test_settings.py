@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ort_metainfer.errors import MetainferError, SettingsError
-from ort_metainfer.settings import DEFAULTS, FIELDS, Settings, config_file, resolve
+from ort_metainfer.settings import DEFAULTS, FIELDS, Settings, config_file, resolve, sources
 
 LAYERS: dict[str, tuple[Any, tuple[str, Any], tuple[str, Any]]] = {
     # field: keyword, (environment's text, its value), (file's TOML, its value)
@@ -162,6 +162,15 @@ def test_a_folder_where_the_file_should_be_is_named(tmp_path: Path) -> None:
     settings, problems = resolve(None, {}, tmp_path)
     assert settings == DEFAULTS
     assert str(tmp_path) in str(problems[0])
+
+
+def test_where_each_setting_comes_from_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('budget_s = 4\naccuracy = "fast"\nlog = "loud"\n')
+    told = sources({"ORT_METAINFER_ACCURACY": "strict", "ORT_METAINFER_MODE": "sometimes"}, file)
+    assert told["accuracy"] == "ORT_METAINFER_ACCURACY"
+    assert told["budget_s"] == f"{file}: budget_s"
+    assert {told[name] for name in FIELDS if name not in ("accuracy", "budget_s")} == {"default"}
 
 
 def test_the_environment_names_the_file(tmp_path: Path) -> None:
