@@ -55,6 +55,7 @@ class Provider(ABC):
         options: what a strategy may set.
         default_is_lossy: whether, with no option set, it may compute float32 models in less (OpenVINO does on AMX).
         run_on_hardware: whether its tests run on real hardware of that class; otherwise docs say "not run on hardware".
+        opt_in: whether it is used only where the user names it (a provider that is not yet released, say).
     """
 
     name: ClassVar[str]
@@ -62,6 +63,7 @@ class Provider(ABC):
     options: ClassVar[Mapping[str, Option]] = {}
     default_is_lossy: ClassVar[bool] = False
     run_on_hardware: ClassVar[bool] = False
+    opt_in: ClassVar[bool] = False
 
     @abstractmethod
     def availability(self) -> Availability:

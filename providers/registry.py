@@ -1,0 +1,147 @@
+"""Which adapters there are: ours, the CPU's first, and third parties' from the entry-point group of this name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from importlib import metadata
+from typing import Any
+
+from ort_metainfer.errors import ProviderError
+from ort_metainfer.problem import Device
+from ort_metainfer.providers.base import Availability, Provider
+from ort_metainfer.providers.cpu import CpuProvider
+from ort_metainfer.providers.nxrt import NxrtProvider
+from ort_metainfer.providers.openvino import OpenVinoProvider
+from ort_metainfer.strategy import Strategy
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "BrokenProvider",
+    "all_providers",
+    "get_provider",
+    "usable_providers",
+    "without_adapter",
+]
+
+ENTRY_POINT_GROUP = "ort_metainfer.providers"
+OURS: tuple[Provider, ...] = (CpuProvider(), OpenVinoProvider(), NxrtProvider())
+SUFFIX = "ExecutionProvider"
+
+
+class BrokenProvider(Provider):
+    """Stands for a third party's adapter that could not be loaded; ``doctor`` shows why."""
+
+    name = ""
+    kinds = ()
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name  # type: ignore[misc]  # each broken one has its own
+        self.reason = reason
+
+    def availability(self) -> Availability:
+        """Never usable."""
+        return Availability(False, None, self.reason)
+
+    def devices(self) -> tuple[Device, ...]:
+        """None.
+
+        Raises:
+            ProviderError: always.
+        """
+        raise ProviderError(self.reason)
+
+    def versions(self) -> dict[str, str]:
+        """None."""
+        return {}
+
+    def attach(self, options: Any, strategy: Strategy) -> None:
+        """Refuse.
+
+        Raises:
+            StrategyError: it sets an option: a broken adapter has none.
+            ProviderError: otherwise.
+        """
+        self.check(strategy)
+        raise ProviderError(self.reason)
+
+
+def all_providers() -> tuple[Provider, ...]:
+    """Every adapter, the CPU's first, third parties' last; loads their entry points at the first call."""
+    return (*OURS, *_third_parties())
+
+
+def get_provider(name: str) -> Provider:
+    """The adapter of that name, with or without ``ExecutionProvider``.
+
+    Raises:
+        ProviderError: there is none; with the names there are.
+    """
+    found = _find(name)
+    if found is None:
+        known = ", ".join(provider.name for provider in all_providers())
+        raise ProviderError(f"no adapter for execution provider {name!r}; known: {known}")
+    return found
+
+
+def usable_providers(names: Collection[str] | None = None) -> tuple[Provider, ...]:
+    """Adapters that can be used here, cheaply found; the CPU's is always first: onnxruntime falls back on it.
+
+    Args:
+        names: those allowed. None allows ours that are not opt-in. A third party's is used only where it is named. A
+            name without an adapter is passed over: a caller may list any provider that onnxruntime has.
+    """
+    if names is None:
+        allowed = [provider for provider in OURS if not provider.opt_in]
+    else:
+        found = {id(provider): provider for name in names if (provider := _find(name)) is not None}
+        ranks = {id(provider): rank for rank, provider in enumerate(OURS)}
+        allowed = sorted(found.values(), key=lambda p: (ranks.get(id(p), len(ranks)), p.name))
+    others = [provider for provider in allowed if provider is not OURS[0]]
+    return (OURS[0], *(provider for provider in others if provider.availability().usable))
+
+
+def without_adapter() -> tuple[str, ...]:
+    """Providers that this onnxruntime lists and that no adapter speaks for: left as the caller gave them."""
+    import onnxruntime
+
+    known = {provider.name for provider in all_providers()}
+    return tuple(name for name in onnxruntime.get_available_providers() if name.partition(".")[0] not in known)
+
+
+def _find(name: str) -> Provider | None:
+    spellings = {name, f"{name}{SUFFIX}", name.removesuffix(SUFFIX)}
+    ours = next((provider for provider in OURS if provider.name in spellings), None)
+    return ours or next((provider for provider in _third_parties() if provider.name in spellings), None)
+
+
+@lru_cache(maxsize=1)
+def _third_parties() -> tuple[Provider, ...]:
+    taken = {provider.name for provider in OURS}
+    found = []
+    for provider in _load(metadata.entry_points(group=ENTRY_POINT_GROUP)):
+        if provider.name in taken:
+            reason = f"a third party's adapter for {provider.name} is ignored: there is one of that name already"
+            provider = BrokenProvider(f"{provider.name} (second)", reason)
+        taken.add(provider.name)
+        found.append(provider)
+    return tuple(found)
+
+
+def _load(entry_points: Collection[metadata.EntryPoint]) -> Iterator[Provider]:
+    """An adapter for each entry point, sorted by name; a broken one where it cannot be loaded or is none."""
+    for point in sorted(entry_points, key=lambda point: (point.name, point.value)):
+        source = f"entry point {point.name} = {point.value}"
+        if point.dist is not None:
+            source += f" of {point.dist.name} {point.dist.version}"
+        try:
+            made = point.load()()
+        except Exception as error:  # noqa: BLE001 (a third party's code may raise anything; doctor shows it)
+            yield BrokenProvider(
+                point.name, f"{source} does not load: {type(error).__name__}: {error}; fix or remove it"
+            )
+            continue
+        if isinstance(made, Provider) and isinstance(getattr(made, "name", None), str) and made.name:
+            yield made
+        else:
+            yield BrokenProvider(point.name, f"{source} is no ort_metainfer.providers.Provider with a name; fix it")
