@@ -80,11 +80,13 @@ def _create(self: Any, providers: Any, provider_options: Any, disabled_optimizer
     """
     stage = self.__dict__.get("_metainfer_stage", "new")
     self._metainfer_stage = "creating"
+    self.__dict__.pop("_metainfer_failure", None)
     plan = None
     if stage != "creating" and _HOOK_FITS:
         plan = _plan(self, providers, provider_options, disabled_optimizers, may_decide=stage == "new")
     if plan is None or not _create_planned(self, plan, providers):
         _plain_create(self, providers, provider_options, disabled_optimizers)
+        _tell_failure(self)
     self._metainfer_stage = "created"
 
 
@@ -184,7 +186,7 @@ def _refuse_fallback(self: Any) -> None:
 
 
 def _fail_open(self: Any, error: Exception) -> None:
-    """Say once why this session is plain onnxruntime's; keeps no reference to ``error``."""
+    """Note why this session is plain onnxruntime's; keeps no reference to ``error``."""
     from ort_metainfer.decision import Decision
     from ort_metainfer.strategy import Strategy
 
@@ -192,8 +194,15 @@ def _fail_open(self: Any, error: Exception) -> None:
     reason = f"{type(error).__name__}: {error}"
     self.adaptation = Decision(Strategy(), "pass-through", reason)
     self.strategy = self.adaptation.strategy
-    warn_once(f"{model} runs on plain onnxruntime: {reason}")
+    self._metainfer_failure = f"{model} runs on plain onnxruntime: {reason}"
     log.debug("the failure behind it", exc_info=error)
+
+
+def _tell_failure(self: Any) -> None:
+    """Warn of what failed, once onnxruntime has made the session: where it refuses too, its own error says enough."""
+    failure = self.__dict__.pop("_metainfer_failure", None)
+    if failure is not None:
+        warn_once(failure)
 
 
 _said: set[str] = set()
