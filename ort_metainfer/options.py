@@ -131,6 +131,9 @@ def spec_of(
     named = _providers(providers, provider_options)
     if named is None:
         return "the providers are given in a form that onnxruntime itself will judge"
+    unknown = _unknown_provider(named)
+    if unknown is not None:
+        return f"onnxruntime knows no execution provider {unknown!r} and will say so"
     if options is None:
         return SessionSpec(providers=named)
     seen = _seen.get(options)
@@ -174,6 +177,16 @@ def _providers(
             return None
         named.append((pair[0], {str(key): str(value) for key, value in pair[1].items()}))
     return tuple(named)
+
+
+def _unknown_provider(named: Sequence[tuple[str, Mapping[str, str]]]) -> str | None:
+    """The first provider that is neither one of onnxruntime's, built in or not, nor a registered plug-in's."""
+    known = {*onnxruntime.get_all_providers(), *onnxruntime.get_available_providers()}
+    strange = [name for name, _ in named if name not in known]
+    if strange and hasattr(onnxruntime, "get_ep_devices"):
+        plugged = {device.ep_name for device in onnxruntime.get_ep_devices()}
+        strange = [name for name in strange if name not in plugged]
+    return strange[0] if strange else None
 
 
 def options_of(spec: SessionSpec) -> Any:
