@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ort_metainfer.settings import Settings
     from ort_metainfer.strategy import Strategy
 
-__all__ = [  # ours; onnxruntime's own names are added by __dir__ and __getattr__
+__all__ = [  # ours; onnxruntime's own names are added below, for ``from ort_metainfer import *``
     "CacheError",
     "Decision",
     "InferenceSession",
@@ -61,11 +61,14 @@ __all__ = [  # ours; onnxruntime's own names are added by __dir__ and __getattr_
     "unpatch",
 ]
 
+_OURS = frozenset(__all__)
+__all__ += sorted({name for name in dir(_onnxruntime) if not name.startswith("_")} - _OURS)
+
 _HOME = {"Decision": "decision", "Settings": "settings", "Strategy": "strategy", "tune": "adapt"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
+    if name in _OURS:
         return getattr(_import_module(f"ort_metainfer.{_HOME.get(name, 'errors')}"), name)
     try:
         return getattr(_onnxruntime, name)
