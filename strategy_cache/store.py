@@ -1,0 +1,335 @@
+"""The store: JSON rows in one SQLite file, that never raises, never hangs, and forgets rather than lies.
+
+Writes go through sqlitedict (see :mod:`ort_metainfer.strategy_cache.table`). Reads go to the same file through
+``sqlite3`` itself, for three reasons: sqlitedict creates the file and the table on its way to a read; each of its reads
+is a round trip to a thread, and that thread dies, with the caller waiting, when a page in the middle of an answer is
+damaged; and a hit should not pay for importing it. The reading connection is opened ``mode=rw`` and then limited by
+``query_only``, rather than ``mode=ro``: only so may SQLite roll back the journal that a killed writer left, and where
+the file or its folder cannot be written SQLite itself falls back to reading. No read holds a lock after it returns.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import re
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ort_metainfer.strategy_cache.lock import deciding
+
+if TYPE_CHECKING:
+    from ort_metainfer.strategy_cache.table import Table
+
+__all__ = ["SCHEMA", "StrategyCache", "open_cache"]
+
+SCHEMA = 1
+"""Part of every table's name: raised when rows change meaning, so that older and newer releases share one file."""
+
+FILE_NAME = "strategies.sqlite"
+BUSY_S = 2.0
+"""Seconds to wait for a lock that another process holds on the file."""
+
+_FORK_WAIT_S = 5.0  # above BUSY_S: a fork waits for a read or write in progress, but never for ever
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_SIDE_FILES = ("-journal", "-wal", "-shm")
+
+_log = logging.getLogger("ort_metainfer.strategy_cache")
+
+T = TypeVar("T")
+
+
+class StrategyCache:
+    """The cache in ``directory``: tables of JSON objects by key. Opening it does nothing; the first use does.
+
+    No method raises for anything that the disk or another process can cause: a failure reads as a miss or returns
+    False, and :attr:`last_failure` then says what went wrong. Safe between threads and processes, and across a fork.
+
+    Attributes:
+        directory: where it lies; created (0700) by the first write, never by a read.
+        path: the SQLite file (0600).
+        last_failure: the latest failure, one sentence that names the file and says what to do; None as long as none
+            happened. A missing file, table or row is none.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = Path(os.path.abspath(directory))
+        self.path = self.directory / FILE_NAME
+        self.last_failure: str | None = None
+        self._file = os.fspath(self.path)
+        self._lock = threading.RLock()
+        self._reader: sqlite3.Connection | None = None
+        self._reader_file: tuple[int, int] | None = None
+        _stores.add(self)
+
+    def get(self, table: str, key: str) -> dict[str, Any] | None:
+        """The row of ``key``, None where there is none or it is no JSON object."""
+        rows = self._select(f'SELECT value FROM "{_table_name(table)}" WHERE key = ?', (key,))
+        return _decode(rows[0][0]) if rows else None
+
+    def put(self, table: str, key: str, value: dict[str, Any]) -> bool:
+        """Write a row, replacing an older one; True once it is committed.
+
+        False where it cannot be written, or holds what JSON does not have (``NaN`` and infinities among it).
+        """
+        if not isinstance(value, dict):
+            return self._failed(f"a row of table {table!r} must be a dict, got {type(value).__name__}")
+
+        def write(rows: Table) -> bool:
+            rows[key] = value
+            return True
+
+        return self._change(table, write) or False
+
+    def delete(self, table: str, key: str) -> bool:
+        """Remove a row; True where there was one and it is gone."""
+
+        def remove(rows: Table) -> bool:
+            del rows[key]
+            return True
+
+        return (os.path.exists(self._file) and self._change(table, remove)) or False
+
+    def keys(self, table: str) -> list[str]:
+        """Keys of a table, sorted."""
+        rows = self._select(f'SELECT key FROM "{_table_name(table)}" ORDER BY key')
+        return [key.decode("utf-8", "replace") for (key,) in rows if isinstance(key, bytes)]
+
+    def clear(self) -> int:
+        """Empty every table, of every schema, and remove the strategy files.
+
+        A strategy file that a person edited is set aside as ``NAME.toml.kept``: no longer in force, but not lost.
+
+        Returns:
+            Rows removed, over all tables.
+        """
+        from ort_metainfer.strategy_cache.artifacts import remove_strategy_files
+
+        removed = 0
+        names = self._select("SELECT name FROM sqlite_master WHERE type = 'table'")
+        for name in (name.decode("utf-8", "replace") for (name,) in names):
+            if _TABLE_OF_OURS.fullmatch(name):
+                removed += self._empty(name)
+        try:
+            remove_strategy_files(self.directory)
+        except OSError as error:
+            self._failed(f"cannot remove strategy files of {self.directory}: {error.strerror or error}")
+        return removed
+
+    def close(self) -> None:
+        """Give up the connection; the next use opens another."""
+        with self._lock:
+            reader, self._reader, self._reader_file = self._reader, None, None
+            if reader is not None:
+                reader.close()
+
+    def _select(self, query: str, values: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query; none where it fails."""
+        with self._lock:
+            for _attempt in range(2):
+                try:
+                    reader = self._open_reader()
+                    return [] if reader is None else reader.execute(query, values).fetchall()
+                except (sqlite3.Error, UnicodeEncodeError) as error:
+                    if str(error).startswith("no such table") or not self._repaired(error, "read"):
+                        break
+        return []
+
+    def _open_reader(self) -> sqlite3.Connection | None:
+        """The reading connection, to the file that now bears the name; None where there is no file."""
+        try:
+            stat = os.stat(self._file)
+        except (FileNotFoundError, NotADirectoryError):
+            self.close()
+            return None
+        except OSError as error:
+            raise sqlite3.OperationalError(error.strerror) from error
+        if self._reader is None or self._reader_file != (stat.st_dev, stat.st_ino):
+            self.close()  # the file was removed, or set aside as damaged, and another one made
+            self._reader = _connect(self.path)
+            self._reader_file = (stat.st_dev, stat.st_ino)
+        return self._reader
+
+    def _change(self, table: str, change: Callable[[Table], T]) -> T | None:
+        """Apply ``change`` to a table; None where it failed, which is then in :attr:`last_failure`."""
+        return self._change_named(_table_name(table), change)
+
+    def _change_named(self, name: str, change: Callable[[Table], T]) -> T | None:
+        with self._lock:
+            for _attempt in range(2):
+                try:
+                    from ort_metainfer.strategy_cache.table import opened_table
+
+                    _create(self.directory, self._file)
+                    with opened_table(self._file, name) as rows:
+                        return change(rows)
+                except KeyError:
+                    break
+                except sqlite3.Error as error:
+                    if not self._repaired(error, "write"):
+                        break
+                except (OSError, ValueError, TypeError, RecursionError, RuntimeError, ImportError) as error:
+                    # RuntimeError: no new thread can be started (limits, interpreter shutting down)
+                    self._failed(f"cannot write strategy cache {self._file}: {error}")
+                    break
+        return None
+
+    def _empty(self, name: str) -> int:
+        count = self._select(f'SELECT COUNT(*) FROM "{name}"')
+
+        def empty(rows: Table) -> int:
+            rows.clear()
+            return int(count[0][0]) if count else 0
+
+        return self._change_named(name, empty) or 0
+
+    def _repaired(self, error: Exception, doing: str) -> bool:
+        """Whether to try once more: the file was damaged and is out of the way now. Anything else is noted."""
+        if _is_damage(error):
+            return self._set_aside()
+        advice = "another process holds it" if "locked" in str(error) else "check its permissions and free space"
+        return self._failed(f"cannot {doing} strategy cache {self._file}: {error} ({advice})")
+
+    def _set_aside(self) -> bool:
+        """Rename a damaged file, its journal first, lest the next file be rolled back to the damaged one's pages.
+
+        One process at a time, and only after a second look at what bears the name now: it may be a new file already.
+        """
+        self.close()
+        with deciding(self.directory, "set aside a damaged strategy cache", BUSY_S) as is_ours:
+            if not is_ours or not _is_damaged(self.path):
+                return is_ours
+            aside = _free_name(f"{self._file}.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+            try:
+                for suffix in _SIDE_FILES:
+                    if os.path.exists(self._file + suffix):
+                        os.rename(self._file + suffix, aside + suffix)
+                os.rename(self._file, aside)
+            except OSError as error:
+                return self._failed(f"strategy cache {self._file} is damaged; remove it ({error.strerror or error})")
+            self._failed(f"strategy cache {self._file} was damaged and is now {aside}; a new one is begun")
+            return True
+
+    def _failed(self, message: str) -> bool:
+        self.last_failure = message
+        _log.debug("%s", message)
+        return False
+
+    def _forget(self) -> None:
+        """In a forked child: leave the parent's connection alone (closing it could undo the parent's work)."""
+        _inherited.append(self._reader)
+        self._lock, self._reader, self._reader_file = threading.RLock(), None, None
+
+
+def open_cache(directory: Path) -> StrategyCache:
+    """The cache of ``directory``: one per directory and process."""
+    name = os.path.abspath(directory)
+    with _opening:
+        if name not in _by_directory:
+            _by_directory[name] = StrategyCache(Path(name))
+        return _by_directory[name]
+
+
+_TABLE_OF_OURS = re.compile(r"[a-z][a-z_]*_v\d+")
+
+
+@functools.lru_cache(maxsize=64)
+def _table_name(table: str) -> str:
+    """The name in the file: ``entries`` is ``entries_v1``."""
+    name = f"{table}_v{SCHEMA}"
+    if not _TABLE_OF_OURS.fullmatch(name):
+        raise ValueError(f"a table is named by lower-case letters and _, got {table!r}")
+    return name
+
+
+def _decode(value: Any) -> dict[str, Any] | None:
+    """A JSON object; None for what some other program, or pickle, left in its place."""
+    try:
+        plain = json.loads(value, parse_constant=_refuse)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return plain if isinstance(plain, dict) else None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+    )
+    connection.text_factory = bytes
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _create(directory: Path, file: str) -> None:
+    """Directory and file with their modes. Never opens a file that is there: closing it would drop SQLite's locks."""
+    if not os.path.exists(file):
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        try:
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return
+
+
+def _is_damage(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+
+
+def _is_damaged(path: Path) -> bool:
+    """Whether the file that bears the name now is damaged, on a connection of its own."""
+    if not path.exists():
+        return False
+    try:
+        connection = _connect(path)
+        try:
+            return bool(connection.execute("PRAGMA quick_check(1)").fetchall() != [(b"ok",)])
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        return _is_damage(error)
+
+
+def _free_name(name: str) -> str:
+    taken = 0
+    while os.path.exists(f"{name}-{taken}" if taken else name):
+        taken += 1
+    return f"{name}-{taken}" if taken else name
+
+
+_opening = threading.Lock()
+_by_directory: dict[str, StrategyCache] = {}
+_stores: weakref.WeakSet[StrategyCache] = weakref.WeakSet()
+_inherited: list[Any] = []  # connections of the parent process, kept so that nothing ever closes them
+_held = threading.local()
+
+
+def _before_fork() -> None:
+    """Let reads and writes in progress end: SQLite's state of locks is copied into the child as it is now."""
+    _held.locks = [lock for lock in [store._lock for store in _stores] if lock.acquire(timeout=_FORK_WAIT_S)]
+
+
+def _after_fork_in_parent() -> None:
+    for lock in getattr(_held, "locks", ()):
+        lock.release()
+    _held.locks = []
+
+
+def _after_fork_in_child() -> None:
+    global _opening
+    _opening, _held.locks = threading.Lock(), []
+    for store in list(_stores):
+        store._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
