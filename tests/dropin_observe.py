@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import logging
 import os
 import re
 import sys
@@ -126,9 +127,10 @@ def attempt(action: Callable[[], Any]) -> tuple[Any, ...]:
 
 
 def error_of(error: BaseException) -> tuple[Any, ...]:
-    """Class, message, and the class of the cause."""
+    """Class, message without addresses in memory, and the class of the cause."""
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    return ("error", kind, str(error), None if error.__cause__ is None else type(error.__cause__).__qualname__)
+    message = re.sub(r"0x[0-9a-f]{6,}", "0x...", str(error))
+    return ("error", kind, message, None if error.__cause__ is None else type(error.__cause__).__qualname__)
 
 
 def plain(value: Any) -> Any:
@@ -278,12 +280,17 @@ def _garbage_collector_off() -> Iterator[None]:
 
 @contextlib.contextmanager
 def recorded(seen: dict[str, Any]) -> Iterator[None]:
-    """Python's warnings, and what arrives at the standard streams from Python and from native code.
+    """Warnings of Python and of the package's logger, and what arrives at the standard streams, natively too.
 
     Of stderr the distinct lines are kept, without the time that onnxruntime's logger writes before each.
     """
+    logger, said = logging.getLogger("ort_metainfer"), list[logging.LogRecord]()
+    listener = logging.Handler(logging.WARNING)
+    listener.emit = said.append  # type: ignore[method-assign]
     with warnings.catch_warnings(record=True) as caught, contextlib.ExitStack() as streams:
         warnings.simplefilter("always")
+        logger.addHandler(listener)
+        streams.callback(logger.removeHandler, listener)
         files = {name: streams.enter_context(_diverted(name)) for name in ("stdout", "stderr")}
         yield
     for name, text in files.items():
@@ -291,6 +298,7 @@ def recorded(seen: dict[str, Any]) -> Iterator[None]:
     seen["stderr"] = sorted(
         {re.sub(r"\x1b\[[0-9;]*m|\d{4}-\d\d-\d\d [\d:.]+ ", "", line) for line in seen["stderr"].splitlines()}
     )
+    seen["logged"] = [record.getMessage() for record in said]
     seen["warnings"] = [(warning.category.__name__, str(warning.message)) for warning in caught]
 
 
