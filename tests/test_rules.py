@@ -1,0 +1,380 @@
+"""The rule library: every rule fires where it should and stays silent where it should not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ort_metainfer.deciders.base import Decider
+from ort_metainfer.deciders.rule import Rule, is_scheduling, scheduling_options
+from ort_metainfer.deciders.rules import RuleLibrary, all_rules
+from ort_metainfer.decision import Proposal, Refusal
+from ort_metainfer.errors import SettingsError, StrategyError
+from ort_metainfer.problem import Problem, TensorSpec
+from ort_metainfer.strategy import Strategy, Transform
+from tests.decider_conformance import DeciderConformance
+from tests.made_problems import (
+    CPU,
+    CUDA,
+    CUDA_GPU,
+    DYNAMIC_IMAGE,
+    GATED,
+    LSTM,
+    NXRT,
+    NXRT_CPU,
+    OPENVINO,
+    OPENVINO_AUTO,
+    OPENVINO_CPU,
+    RESNET,
+    SMALL_MLP,
+    SQUEEZENET,
+    TOKENS,
+    TRANSFORMER,
+    device,
+    grid,
+    is_lossy,
+    problem,
+    trial,
+)
+
+LIBRARY = RuleLibrary(is_lossy=is_lossy)
+RULES = {rule.name: rule for rule in all_rules(is_lossy)}
+
+THREADS = Strategy(session_options={"intra_op_num_threads": 1})
+EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
+ON_OPENVINO = Strategy(provider=OPENVINO, provider_options=EXACT)
+IN_BF16 = Strategy(provider=OPENVINO, provider_options={"INFERENCE_PRECISION_HINT": "bf16"})
+PARALLEL = Strategy(session_options={"execution_mode": "parallel", "inter_op_num_threads": 2})
+ON_GPU = Strategy(provider=CUDA, provider_options={"use_tf32": "0"})
+REWRITTEN = Strategy(transforms=(Transform("fuse_gelu"),))
+HEAVY = {"macs": 2_000_000_000, "others": (OPENVINO_CPU, OPENVINO_AUTO)}
+WITH_OPENVINO = {"others": (OPENVINO_CPU,)}
+IMAGE_SIZES = {"inputs": DYNAMIC_IMAGE, "shapes": {"x": (1, 3, 320, 640)}}
+
+PROPOSING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # rule: (a problem it proposes for, one it has nothing to propose for)
+    "pipeline_spinning": ({"objective": "pipeline"}, {"objective": "latency"}),
+    "threads_of_the_limit": ({"cores": 2.0, "lasting_limit": True}, {"cores": 2.0}),
+    "no_spinning_under_fractional_quota": (
+        {"cores": 2.5, "lasting_limit": True},
+        {"cores": 2.0, "lasting_limit": True},
+    ),
+    "one_thread_for_tiny_models": ({"operators": SMALL_MLP, "macs": 4_000}, {"macs": 154_000_000}),
+    "one_thread_for_recurrent_at_batch_1": (
+        {"operators": LSTM},
+        {"operators": LSTM, "inputs": (TensorSpec("x", "float32", (16, 512)),)},
+    ),
+    "parallel_for_wide_graphs": ({"operators": SQUEEZENET}, {"operators": SQUEEZENET, "cores": 2.0}),
+    "static_shapes_as_given": (IMAGE_SIZES, {"inputs": DYNAMIC_IMAGE}),
+    "extended_level_without_convolutions": ({"operators": TRANSFORMER}, {"operators": RESNET}),
+    "openvino_reduced_precision": (WITH_OPENVINO, {"others": (device(OPENVINO),)}),
+    "openvino_float32_convolutions": (HEAVY, {**HEAVY, "macs": 154_000_000}),
+    "openvino_float32_matrix_products": ({**HEAVY, "operators": TRANSFORMER}, {**HEAVY, "operators": RESNET}),
+    "openvino_static_quantised": ({**HEAVY, "quantisation": "qdq"}, HEAVY),
+    "openvino_static_shapes": ({**HEAVY, **IMAGE_SIZES}, HEAVY),
+    "openvino_unoptimised_graph": (HEAVY, {**HEAVY, "allowed": (CPU,)}),
+    "openvino_auto_device": (HEAVY, {**HEAVY, **WITH_OPENVINO}),
+    "accelerator": ({"others": (CUDA_GPU,)}, {"others": (CUDA_GPU,), "macs": 1_000_000}),
+    "other_cpu_provider": ({"others": (NXRT_CPU,)}, {"others": (NXRT_CPU,), "macs": 1_000_000}),
+}
+
+FORBIDDING: dict[str, tuple[dict[str, Any], Strategy, dict[str, Any], Strategy]] = {
+    # rule: (a problem, a strategy vetoed there; a problem, a strategy that passes there)
+    "pinned_option": ({"pinned": {"intra_op_num_threads": "2"}}, THREADS, {}, THREADS),
+    "pinned_dimension": ({"pinned": {"dim:N": "1"}}, Strategy(static_shapes={"N": 1}), {}, THREADS),
+    "provider_not_allowed": ({**WITH_OPENVINO, "allowed": (CPU,)}, ON_OPENVINO, WITH_OPENVINO, ON_OPENVINO),
+    "provider_absent": ({"allowed": (CPU, OPENVINO)}, ON_OPENVINO, WITH_OPENVINO, ON_OPENVINO),
+    "compiled_graph_cannot_be_saved": (
+        {**WITH_OPENVINO, "pinned": {"optimized_model_filepath": "/tmp/o.onnx"}},
+        ON_OPENVINO,
+        {"pinned": {"optimized_model_filepath": "/tmp/o.onnx"}},
+        THREADS,
+    ),
+    "lossy_under_strict": (WITH_OPENVINO, IN_BF16, WITH_OPENVINO, ON_OPENVINO),
+    "lossy_on_synthetic_inputs": (
+        {**WITH_OPENVINO, "accuracy": "fast"},
+        IN_BF16,
+        {**WITH_OPENVINO, "accuracy": "fast", "inputs_are_real": True},
+        IN_BF16,
+    ),
+    "machine_busy": ({"others_cpu": 1.0}, THREADS, {"others_cpu": 1.0, "lasting_limit": True}, THREADS),
+    "global_thread_pool": ({"pinned": {"use_per_session_threads": "False"}}, THREADS, {}, THREADS),
+    "parallel_only_for_wide_graphs": ({"operators": RESNET}, PARALLEL, {"operators": SQUEEZENET}, PARALLEL),
+    "no_more_threads_than_cores": (
+        {"cores": 2.0},
+        Strategy(session_options={"intra_op_num_threads": 4}),
+        {"cores": 4.0},
+        Strategy(session_options={"intra_op_num_threads": 4}),
+    ),
+    "layout_level_for_convolutions": (
+        {"operators": RESNET},
+        Strategy(session_options={"graph_optimization_level": "extended"}),
+        {"operators": TRANSFORMER},
+        Strategy(session_options={"graph_optimization_level": "extended"}),
+    ),
+    "only_sizes_given": (
+        IMAGE_SIZES,
+        Strategy(static_shapes={"H": 640}),
+        IMAGE_SIZES,
+        Strategy(static_shapes={"H": 320}),
+    ),
+    "memory_arena_stays": (
+        {},
+        Strategy(session_options={"enable_cpu_mem_arena": False}),
+        {},
+        Strategy(session_options={"enable_mem_pattern": False}),
+    ),
+    "blocked_rewrites": ({"blockers": ("training",)}, REWRITTEN, {}, REWRITTEN),
+    "compiled_model_stays": ({**WITH_OPENVINO, "blockers": ("EPContext",)}, ON_OPENVINO, WITH_OPENVINO, ON_OPENVINO),
+    "openvino_not_for_dynamic_int8": (
+        {**WITH_OPENVINO, "quantisation": "dynamic"},
+        ON_OPENVINO,
+        {**WITH_OPENVINO, "quantisation": "qdq"},
+        ON_OPENVINO,
+    ),
+    "openvino_not_for_control_flow": ({**WITH_OPENVINO, "operators": GATED}, ON_OPENVINO, WITH_OPENVINO, ON_OPENVINO),
+    "openvino_not_for_tiny_models": ({**WITH_OPENVINO, "macs": 16_000_000}, ON_OPENVINO, WITH_OPENVINO, ON_OPENVINO),
+    "no_accelerator_below_transfer_cost": (
+        {"others": (CUDA_GPU,), "macs": 1_000_000},
+        ON_GPU,
+        {"others": (CUDA_GPU,)},
+        ON_GPU,
+    ),
+}
+
+
+def proposals(made: Problem, library: RuleLibrary = LIBRARY) -> list[Proposal]:
+    return [item for item in library.propose(made, ()) if isinstance(item, Proposal)]
+
+
+def refusals(made: Problem) -> dict[str, Refusal]:
+    return {item.by: item for item in LIBRARY.propose(made, ()) if isinstance(item, Refusal)}
+
+
+class TestConformance(DeciderConformance):
+    def make(self) -> Decider:
+        return RuleLibrary(is_lossy=is_lossy)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
+def test_each_rule_has_examples_of_what_it_does_and_of_what_it_leaves_alone(rule: Rule) -> None:
+    assert rule.proposes is not None or rule.forbids is not None
+    assert (rule.name in PROPOSING) == (rule.proposes is not None)
+    assert (rule.name in FORBIDDING) == (rule.forbids is not None)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
+def test_each_rule_gives_one_sentence_and_a_source(rule: Rule) -> None:
+    sentence = rule.explain(problem(others_cpu=1.0))
+    assert 20 < len(sentence) < 180
+    assert not sentence.endswith(".")
+    assert rule.source.strip()
+
+
+@pytest.mark.parametrize("name", PROPOSING)
+def test_a_rule_proposes_where_it_applies_and_only_there(name: str) -> None:
+    here, elsewhere = PROPOSING[name]
+    assert RULES[name].proposals(problem(**here))
+    assert not RULES[name].proposals(problem(**elsewhere))
+
+
+@pytest.mark.parametrize("name", FORBIDDING)
+def test_a_rule_forbids_where_it_applies_and_only_there(name: str) -> None:
+    here, vetoed, elsewhere, passing = FORBIDDING[name]
+    assert RULES[name].vetoes(problem(**here), vetoed)
+    assert not RULES[name].vetoes(problem(**elsewhere), passing)
+
+
+@pytest.mark.parametrize("name", FORBIDDING)
+def test_the_library_refuses_with_the_rule_s_name_reason_and_source(name: str) -> None:
+    here, vetoed, _, _ = FORBIDDING[name]
+    others = [other for other in RULES if other != name]
+    refusal = RuleLibrary(disabled=others, is_lossy=is_lossy).refuse(problem(**here), vetoed)
+    assert refusal is not None
+    assert refusal.subject == vetoed.describe()
+    assert refusal.by == f"rules/{name}"
+    assert refusal.reason == RULES[name].explain(problem(**here))
+    assert refusal.source == RULES[name].source
+    assert RuleLibrary(disabled=list(RULES)).refuse(problem(**here), vetoed) is None
+
+
+def test_a_veto_only_overrules_proposals_it_outranks() -> None:
+    for made in grid():
+        for proposing in RULES.values():
+            for strategy in proposing.proposals(made):
+                against = [rule for rule in RULES.values() if rule.vetoes(made, strategy)]
+                clashes = [rule.name for rule in against if rule.priority <= proposing.priority]
+                assert not clashes, f"{proposing.name} proposes {strategy.describe()}, which {clashes} forbid"
+
+
+def test_the_grid_of_made_problems_makes_every_proposing_rule_fire() -> None:
+    fired = {rule.name for made in grid() for rule in RULES.values() if rule.proposals(made)}
+    assert fired == set(PROPOSING)
+
+
+def test_proposals_come_in_order_of_priority() -> None:
+    made = problem(objective="pipeline", cores=2.5, lasting_limit=True, **{**HEAVY, **IMAGE_SIZES})
+    names = [item.strategy.describe() for item in proposals(made)]
+    spinning = "session.force_spinning_stop=1"
+    limit = "intra_op_num_threads=2"
+    openvino = f"{OPENVINO} INFERENCE_PRECISION_HINT=f32"
+    assert names[:3] == [
+        spinning,
+        "session.intra_op.spin_duration_us=1000",
+        "session.intra_op.allow_spinning=0",
+    ]
+    assert names.index(spinning) < names.index(limit) < names.index(openvino)
+
+
+def test_a_strategy_of_two_rules_is_proposed_once_with_both_reasons() -> None:
+    made = problem(operators=LSTM, macs=500_000)
+    (one,) = [item for item in proposals(made) if item.strategy == THREADS]
+    assert "one_thread_for_tiny_models" in one.reason
+    assert "one_thread_for_recurrent_at_batch_1" in one.reason
+
+
+def test_a_vetoed_proposal_becomes_the_refusal_of_the_rule_that_vetoed_it() -> None:
+    made = problem(operators=SMALL_MLP, macs=4_000, pinned={"intra_op_num_threads": "2"})
+    assert THREADS not in [item.strategy for item in proposals(made)]
+    assert refusals(made)["rules/pinned_option"].subject == THREADS.describe()
+
+
+def test_a_busy_machine_is_named_once_and_threads_are_left_alone() -> None:
+    made = problem(operators=SMALL_MLP, macs=4_000, others_cpu=0.75, objective="pipeline")
+    assert not [item for item in proposals(made) if is_scheduling(item.strategy)]
+    refusal = refusals(made)["rules/machine_busy"]
+    assert refusal.subject == "scheduling"
+    assert refusal.reason == "machine busy (other processes use 0.75 cores), scheduling left alone"
+
+
+def test_a_lasting_limit_is_heeded_even_while_the_machine_is_busy() -> None:
+    made = problem(cores=1.5, lasting_limit=True, others_cpu=1.0)
+    assert THREADS in [item.strategy for item in proposals(made)]
+    assert "rules/machine_busy" not in refusals(made)
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(0.5, 1), (1.0, 1), (1.9, 1), (2.0, 2), (3.7, 3)])
+def test_threads_under_a_limit_are_its_whole_cores_and_at_least_one(cores: float, threads: int) -> None:
+    made = problem(cores=cores, lasting_limit=True)
+    assert Strategy(session_options={"intra_op_num_threads": threads}) in [p.strategy for p in proposals(made)]
+
+
+def test_openvino_s_own_veto_is_explained_even_where_nobody_proposed_it() -> None:
+    made = problem(operators=TRANSFORMER, quantisation="dynamic", **WITH_OPENVINO)
+    assert refusals(made)["rules/openvino_not_for_dynamic_int8"].subject == OPENVINO
+    assert not [item for item in proposals(made) if item.strategy.provider == OPENVINO]
+
+
+def test_reduced_precision_is_refused_under_strict_with_what_would_allow_it() -> None:
+    refusal = refusals(problem(**HEAVY))["rules/lossy_under_strict"]
+    assert "bf16" in refusal.subject
+    assert "real inputs" in refusal.reason
+
+
+def test_openvino_is_told_the_caller_s_threads_also_on_a_busy_machine() -> None:
+    made = problem(pinned={"intra_op_num_threads": "1"}, others_cpu=1.0, **HEAVY)
+    told = [item.strategy.provider_options.get("INFERENCE_NUM_THREADS") for item in proposals(made)]
+    assert told and set(told) == {"1"}
+
+
+def test_one_spinning_key_of_the_caller_pins_all_of_them() -> None:
+    made = problem(objective="pipeline", pinned={"session.intra_op.allow_spinning": "1"})
+    assert not proposals(made)
+
+
+def test_affinities_of_the_caller_pin_the_number_of_threads() -> None:
+    made = problem(pinned={"session.intra_op_thread_affinities": "1;2"})
+    assert LIBRARY.refuse(made, THREADS) is not None
+
+
+def test_a_provider_the_caller_set_up_keeps_its_options_and_device() -> None:
+    made = problem(pinned={f"{OPENVINO}.device_type": "GPU"}, **HEAVY)
+    assert not [item for item in proposals(made) if item.strategy.provider == OPENVINO]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shapes", "sizes"),
+    [
+        (DYNAMIC_IMAGE, {"x": (1, 3, 320, 640)}, {"N": 1, "H": 320, "W": 640}),
+        (TOKENS, {"ids": (1, 128), "mask": (1, 128)}, {"batch": 1, "tokens": 128}),
+        (TOKENS, {"ids": (1, 128), "mask": (1, 64)}, {"batch": 1}),
+        (TOKENS, {"ids": (1, 128)}, {"batch": 1, "tokens": 128}),
+        ((TensorSpec("x", "float32", (None, "?", "-1", "W")),), {"x": (1, 3, 4, 5)}, {"W": 5}),
+        ((TensorSpec("x", "float32", ("N", 3)),), {"x": (1, 3, 4)}, {}),
+        ((TensorSpec("x", "float32", ("N", 3)),), {"x": (0, 3)}, {}),
+        ((TensorSpec("x", "float32", None),), {"x": (1, 3)}, {}),
+        (DYNAMIC_IMAGE, {}, {}),
+    ],
+)
+def test_a_dimension_is_fixed_only_where_its_name_has_one_size(inputs: Any, shapes: Any, sizes: Any) -> None:
+    fixed = [p.strategy.static_shapes for p in proposals(problem(inputs=inputs, shapes=shapes))]
+    assert [dict(sizes_of) for sizes_of in fixed if sizes_of] == ([sizes] if sizes else [])
+
+
+def test_what_the_caller_fixed_is_left_out_of_static_shapes() -> None:
+    made = problem(pinned={"dim:H": "320"}, **IMAGE_SIZES)
+    assert Strategy(static_shapes={"N": 1, "W": 640}) in [item.strategy for item in proposals(made)]
+
+
+def test_a_gpu_gets_the_options_that_keep_float32() -> None:
+    (on_gpu,) = [item for item in proposals(problem(others=(CUDA_GPU,))) if item.strategy.provider == CUDA]
+    assert on_gpu.strategy == ON_GPU
+
+
+def test_each_device_of_an_accelerator_is_proposed_by_name() -> None:
+    gpu, npu = (device(OPENVINO, kind, provider_device=kind.upper()) for kind in ("gpu", "npu"))
+    named = [p.strategy.device for p in proposals(problem(others=(OPENVINO_CPU, gpu, npu))) if p.strategy.device]
+    assert named == ["GPU", "NPU"]
+
+
+def test_another_cpu_provider_comes_after_openvino() -> None:
+    made = problem(others=(NXRT_CPU, OPENVINO_CPU))
+    providers = [item.strategy.provider for item in proposals(made)]
+    assert providers.index(OPENVINO) < providers.index(NXRT)
+
+
+def test_an_adapter_that_does_not_take_the_strategy_refuses_it_in_its_own_words() -> None:
+    def cannot(strategy: Strategy) -> bool:
+        raise StrategyError("no option of that name; known: none")
+
+    refusal = RuleLibrary(is_lossy=cannot).refuse(problem(**WITH_OPENVINO), ON_OPENVINO)
+    assert refusal is not None
+    assert refusal.reason == "no option of that name; known: none"
+
+
+def test_a_disabled_rule_neither_proposes_nor_forbids() -> None:
+    without = RuleLibrary(disabled={"pipeline_spinning", "memory_arena_stays"}, is_lossy=is_lossy)
+    assert not proposals(problem(objective="pipeline"), without)
+    assert without.refuse(problem(), Strategy(session_options={"enable_cpu_mem_arena": False})) is None
+
+
+def test_disabling_a_rule_there_is_not_names_it_and_those_there_are() -> None:
+    with pytest.raises(SettingsError, match=r"'spinnning'.*pipeline_spinning"):
+        RuleLibrary(disabled={"spinnning"})
+
+
+def test_what_was_tried_is_not_proposed_again() -> None:
+    made = problem(objective="pipeline")
+    first, *rest = proposals(made)
+    again = [item for item in LIBRARY.propose(made, [trial(first.strategy, 1.1)]) if isinstance(item, Proposal)]
+    assert again == rest
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        (Strategy(), ()),
+        (Strategy(session_options={"graph_optimization_level": "extended"}), ()),
+        (ON_OPENVINO, ()),
+        (THREADS, ("intra_op_num_threads",)),
+        (Strategy(session_config={"session.force_spinning_stop": "1"}), ("session.force_spinning_stop",)),
+        (
+            Strategy(provider=OPENVINO, provider_options={**EXACT, "INFERENCE_NUM_THREADS": "1"}),
+            ("INFERENCE_NUM_THREADS",),
+        ),
+    ],
+)
+def test_a_strategy_with_any_load_sensitive_part_is_scheduling(strategy: Strategy, options: tuple[str, ...]) -> None:
+    assert scheduling_options(strategy) == options
+    assert is_scheduling(strategy) == bool(options)
