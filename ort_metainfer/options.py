@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as PlainSession
 
-from ort_metainfer.problem import SessionSpec
-from ort_metainfer.strategy import Strategy
+if TYPE_CHECKING:  # this module is part of ``import ort_metainfer``, which must cost next to nothing
+    from ort_metainfer.problem import SessionSpec
+    from ort_metainfer.strategy import Strategy
 
 __all__ = ["apply", "open_session", "options_of", "spec_of", "unwatch", "watch"]
 
@@ -72,13 +72,15 @@ REFUSED_CONFIG = {
 """Config entries with which nothing is decided, and why."""
 
 
-@dataclass
 class _Seen:
     """What was called on one SessionOptions object."""
 
-    config: dict[str, str] = field(default_factory=dict)
-    free_dimensions: dict[str, int] = field(default_factory=dict)
-    opaque: list[str] = field(default_factory=list)
+    __slots__ = ("config", "free_dimensions", "opaque")
+
+    def __init__(self) -> None:
+        self.config: dict[str, str] = {}
+        self.free_dimensions: dict[str, int] = {}
+        self.opaque: list[str] = []
 
 
 _seen: weakref.WeakKeyDictionary[Any, _Seen] = weakref.WeakKeyDictionary()
@@ -128,6 +130,8 @@ def spec_of(
     options: Any, providers: Sequence[Any] | None, provider_options: Sequence[Mapping[Any, Any]] | None
 ) -> SessionSpec | str:
     """The caller's session in plain values, or one sentence why it cannot be told and is left to plain onnxruntime."""
+    from ort_metainfer.problem import SessionSpec
+
     named = _providers(providers, provider_options)
     if named is None:
         return "the providers are given in a form that onnxruntime itself will judge"

@@ -12,8 +12,7 @@ import inspect
 import logging
 import os
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as _Base
 
@@ -90,8 +89,7 @@ def _create(self: Any, providers: Any, provider_options: Any, disabled_optimizer
     self._metainfer_stage = "created"
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """What is given to onnxruntime in place of what the caller gave."""
 
     decision: Decision

@@ -7,7 +7,6 @@ fusion, layout, precision), the provider with its options, session options (sche
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -172,6 +171,8 @@ class Strategy:
         Raises:
             StrategyError: the file is missing, no TOML, or holds something a strategy does not have.
         """
+        import tomllib
+
         try:
             plain = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
