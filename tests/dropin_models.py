@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.dropin_observe import Call
@@ -129,6 +130,13 @@ def saved(proto: onnx.ModelProto, file: Path) -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(proto.SerializeToString())
     return str(file)
+
+
+def with_threads(threads: int) -> onnxruntime.SessionOptions:
+    """The caller's options with a number of threads of his own."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return options
 
 
 X = {"x": values(3, 8, seed=3)}

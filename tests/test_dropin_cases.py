@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,29 +15,15 @@ import pytest
 import ort_metainfer
 from ort_metainfer import Settings
 from tests.dropin_cases import CASES, Case
+from tests.dropin_modes import strategy_file, switch_to
 from tests.dropin_observe import Make, observe
 
-STRATEGY = """
-[strategy.session_options]
-graph_optimization_level = "extended"
-intra_op_num_threads = 1
-
-[strategy.session_config]
-"session.intra_op.allow_spinning" = "0"
-"""
 PARAMETERS = [pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else []) for case in CASES]
 
 
-@pytest.fixture
-def strategy_file(tmp_path: Path) -> Path:
-    file = tmp_path / "strategy.toml"
-    file.write_text(STRATEGY)
-    return file
-
-
-def adapted(strategy: Path) -> Make:
+def adapted(folder: Path) -> Make:
     return lambda *args, **keywords: ort_metainfer.InferenceSession(
-        *args, metainfer=Settings(strategy=strategy), **keywords
+        *args, metainfer=Settings(strategy=strategy_file(folder)), **keywords
     )
 
 
@@ -80,17 +68,86 @@ def test_switched_off_it_is_plain_onnxruntime(case: Case, seen):
 
 
 @pytest.mark.parametrize("case", PARAMETERS)
-def test_with_a_strategy_applied_only_speed_may_change(case: Case, seen, strategy_file: Path):
+def test_with_a_strategy_applied_only_speed_may_change(case: Case, seen, tmp_path: Path):
     plain = seen(case, onnxruntime.InferenceSession)
-    assert_same(seen(case, adapted(strategy_file)), plain)
+    assert_same(seen(case, adapted(tmp_path)), plain)
+
+
+@pytest.mark.parametrize("case", PARAMETERS)
+def test_with_onnxruntime_patched_only_speed_may_change(case: Case, seen, tmp_path: Path, monkeypatch):
+    plain = seen(case, onnxruntime.InferenceSession)
+    switch_to("strategy", tmp_path, monkeypatch)
+    with ort_metainfer.patch():
+        assert_same(seen(case, onnxruntime.InferenceSession), plain)
 
 
 @pytest.mark.parametrize("case", [given for given in PARAMETERS if given.values[0].adapted is not None])
-def test_the_strategy_is_applied_where_it_may_be_and_nowhere_else(case: Case, tmp_path, monkeypatch, strategy_file):
+def test_the_strategy_is_applied_where_it_may_be_and_nowhere_else(case: Case, tmp_path, monkeypatch):
     """Without this the test above could pass because the strategy is never applied."""
     (tmp_path / "case" / "cwd").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "case" / "cwd")
     call = case.build(tmp_path / "case")
     options = {} if call.options is None else {"sess_options": call.options}
-    session = adapted(strategy_file)(call.model, **options, **call.keywords)
+    session = adapted(tmp_path)(call.model, **options, **call.keywords)
     assert (session.get_session_options().intra_op_num_threads == 1) == case.adapted
+
+
+KEPT: list[Any] = []
+
+
+class Careless(onnxruntime.InferenceSession):
+    """A drop-in with one fault."""
+
+    fault = ""
+
+    def __init__(self, model: Any, sess_options: Any = None, **keywords: Any) -> None:
+        getattr(self, self.fault)(sess_options)
+        super().__init__(Path(model).read_bytes() if self.fault == "reads_bytes" else model, sess_options, **keywords)
+
+    def changes_options(self, options: Any) -> None:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+
+    def keeps_itself(self, options: Any) -> None:
+        KEPT.append(self)
+
+    def prints(self, options: Any) -> None:
+        print("fast!")
+
+    def warns(self, options: Any) -> None:
+        warnings.warn("fast!", stacklevel=2)
+
+    def logs(self, options: Any) -> None:
+        logging.getLogger("ort_metainfer").warning("fast!")
+
+    def writes(self, options: Any) -> None:
+        Path("cache").write_text("fast!")
+
+    def reads_bytes(self, options: Any) -> None:
+        """In the constructor above."""
+
+    def fails(self, options: Any) -> None:
+        raise RuntimeError("fast!")
+
+
+FAULTS = {
+    "changes_options": "caller's options unchanged",
+    "keeps_itself": "freed",
+    "prints": "stdout",
+    "warns": "warnings",
+    "logs": "logged",
+    "writes": "files",
+    "reads_bytes": "model",
+    "fails": "created",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_a_careless_drop_in_does_is_noticed(fault: str, seen, monkeypatch: pytest.MonkeyPatch):
+    """Without this the tests above could pass because nothing is looked at."""
+    case = next(case for case in CASES if case.name == "29-free_dimension_by_name")
+    monkeypatch.setattr(Careless, "fault", fault)
+    careless, plain = seen(case, Careless), seen(case, onnxruntime.InferenceSession)
+    KEPT.clear()
+    assert careless[FAULTS[fault]] != plain[FAULTS[fault]]
+    with pytest.raises(AssertionError, match=FAULTS[fault]):
+        assert_same(careless, plain)
