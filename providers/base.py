@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ort_metainfer.errors import StrategyError
+from ort_metainfer.errors import ProviderError, StrategyError
 from ort_metainfer.problem import Device
 from ort_metainfer.strategy import Strategy
 
@@ -116,3 +116,16 @@ class Provider(ABC):
                     f"{self.name} option {name} must be one of {', '.join(option.values)}, got {value!r}"
                 )
         return strategy.provider_options
+
+    def chosen_device(self, strategy: Strategy, offered: Sequence[str] = ()) -> str | None:
+        """The strategy's device, or the first of ``offered`` (the provider's own names) where it names none.
+
+        Raises:
+            ProviderError: it names one that is not offered here.
+        """
+        if strategy.device is None:
+            return offered[0] if offered else None
+        if strategy.device not in offered:
+            there_is = f"it offers {', '.join(offered)}" if offered else "its devices have no names"
+            raise ProviderError(f"{self.name} offers no device {strategy.device!r} here; {there_is}")
+        return strategy.device

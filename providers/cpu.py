@@ -40,4 +40,5 @@ class CpuProvider(Provider):
 
     def attach(self, options: Any, strategy: Strategy) -> list[tuple[str, dict[str, str]]]:
         """The provider by its name; nothing is added to ``options``."""
+        self.chosen_device(strategy)
         return [(self.name, dict(self.check(strategy)))]

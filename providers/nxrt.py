@@ -58,6 +58,7 @@ class NxrtProvider(Provider):
     def attach(self, options: Any, strategy: Strategy) -> None:
         """Add its one device to ``options``."""
         self.check(strategy)
+        self.chosen_device(strategy)
         options.add_provider_for_devices(self._offered()[:1], {})
 
     def _offered(self) -> list[Any]:

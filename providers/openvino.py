@@ -130,13 +130,13 @@ class OpenVinoProvider(Provider):
         if not found.usable:
             raise ProviderError(found.reason)
         if found.how == "built-in":
-            return [(self.name, self._built_in_options(strategy.device, properties))]
+            name = self._device_name(strategy, _built_in_device_names())
+            return [(self.name, {"device_type": name, **_load_config(name, properties)})]
         offered = _by_device_name(PLUG_IN.devices())
         if not offered:
             raise ProviderError(_no_device(found.version))
-        name = _chosen(strategy.device, list(offered))
-        load_config = {"load_config": json.dumps({name: properties})} if properties else {}
-        options.add_provider_for_devices(offered[name], load_config)
+        name = self._device_name(strategy, tuple(offered))
+        options.add_provider_for_devices(offered[name], _load_config(name, properties))
         return None
 
     def is_lossy(self, strategy: Strategy) -> bool:
@@ -156,10 +156,15 @@ class OpenVinoProvider(Provider):
                 raise StrategyError(f"{self.name} option {name} must be a positive number, got {value!r}")
         return properties
 
-    def _built_in_options(self, device: str | None, properties: Mapping[str, str]) -> dict[str, str]:
-        name = _chosen(device, _built_in_device_names())
-        load_config = {"load_config": json.dumps({name: properties})} if properties else {}
-        return {"device_type": name, **load_config}
+    def _device_name(self, strategy: Strategy, offered: tuple[str, ...]) -> str:
+        name = self.chosen_device(strategy, offered)
+        if name is None:
+            raise ProviderError(f"{self.name} is installed and offers no device here; reinstall its package")
+        return name
+
+
+def _load_config(name: str, properties: Mapping[str, str]) -> dict[str, str]:
+    return {"load_config": json.dumps({name: dict(properties)})} if properties else {}
 
 
 def _is_built_in() -> bool:
@@ -181,24 +186,33 @@ def _what_to_install() -> str:
 
 
 def _no_device(version: str | None) -> str:
+    cpu = cpu_device()
+    plug_in = f"{PLUG_IN.distribution} {version} offers no device"
+    if _has_intel_hardware():
+        return f"{plug_in} on {cpu.name}, though there is Intel hardware; upgrade the package and the hardware's driver"
     return (
-        f"{PLUG_IN.distribution} {version} offers no device: it accepts Intel hardware only and this CPU is "
-        f"{cpu_device().vendor or cpu_device().name}; the package {BUILT_IN} (in place of onnxruntime) runs on it"
+        f"{plug_in}: it accepts Intel hardware only and this CPU is {cpu.vendor or cpu.name}; "
+        f"the package {BUILT_IN} (in place of onnxruntime) runs on it"
     )
 
 
 @lru_cache(maxsize=1)
-def _built_in_device_names() -> list[str]:
+def _built_in_device_names() -> tuple[str, ...]:
     from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
-    return sorted(binding.get_available_openvino_device_ids(), key=_rank)
+    return tuple(sorted(binding.get_available_openvino_device_ids(), key=_rank))
 
 
 def _by_device_name(offered: list[Any]) -> dict[str, list[Any]]:
-    """OpenVINO's device name -> its OrtEpDevices, best first; AUTO may span several pieces of hardware."""
+    """OpenVINO's device name -> its OrtEpDevices, best first; AUTO may span several pieces of hardware.
+
+    Virtual devices (a caller can register the library for them) compile for absent hardware and cannot run: left out.
+    """
     named: dict[str, list[Any]] = {}
     for device in offered:
         told = dict(device.ep_metadata)
+        if told.get("is_virtual") == "1":
+            continue
         name = told.get("ov_meta_device") or told.get("ov_device") or device.device.type.name
         named.setdefault(name, []).append(device)
     return {name: named[name] for name in sorted(named, key=_rank)}
@@ -207,14 +221,6 @@ def _by_device_name(offered: list[Any]) -> dict[str, list[Any]]:
 def _rank(name: str) -> tuple[int, str]:
     family = name.partition(".")[0]
     return (ORDER.index(family) if family in ORDER else len(ORDER), name)
-
-
-def _chosen(wanted: str | None, offered: list[str]) -> str:
-    if wanted is None and offered:
-        return offered[0]
-    if wanted not in offered:
-        raise ProviderError(f"{NAME} offers no device {wanted!r} here; it offers {', '.join(offered) or 'none'}")
-    return wanted
 
 
 def _device(name: str, offered: Any) -> Device:

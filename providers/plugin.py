@@ -91,7 +91,7 @@ class PlugIn:
         library = self._library()
         try:
             onnxruntime.register_execution_provider_library(self.registration, library)
-        except (binding.Fail, binding.InvalidArgument, binding.EPFail, RuntimeError) as error:
+        except (binding.Fail, binding.EPFail, binding.InvalidArgument, binding.RuntimeException) as error:
             if "already registered" not in str(error):
                 raise ProviderError(
                     f"{self.distribution} {self.version}: its library {library} does not load: {error}; "

@@ -136,6 +136,7 @@ def _load(entry_points: Collection[metadata.EntryPoint]) -> Iterator[Provider]:
             source += f" of {point.dist.name} {point.dist.version}"
         try:
             made = point.load()()
+            made.availability()
         except Exception as error:  # noqa: BLE001 (a third party's code may raise anything; doctor shows it)
             yield BrokenProvider(
                 point.name, f"{source} does not load: {type(error).__name__}: {error}; fix or remove it"

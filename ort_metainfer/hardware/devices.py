@@ -91,12 +91,9 @@ def onnxruntime_hardware() -> tuple[Hardware, ...]:
     from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
     if hasattr(binding, "get_hardware_devices"):
-        found = list(binding.get_hardware_devices())
-    elif hasattr(binding, "get_ep_devices"):
-        found = [device.device for device in binding.get_ep_devices()]
-    else:
-        found = []
-    return tuple(dict.fromkeys(_hardware(device) for device in found))
+        return tuple(_hardware(device) for device in binding.get_hardware_devices())
+    offered = binding.get_ep_devices() if hasattr(binding, "get_ep_devices") else []
+    return tuple(dict.fromkeys(_hardware(device.device) for device in offered))  # several providers, one device
 
 
 def forget() -> None:
