@@ -47,12 +47,16 @@ class Graph:
         parameter_count: elements over all initialisers and constant nodes.
         weight_bytes: bytes of the same.
         macs: multiply-accumulates of one run at the declared or given shapes; None where shapes do not say.
-        quantisation: ``none``, ``qdq``, ``qoperator`` or ``dynamic``.
+        quantisation: ``none``, ``qdq``, ``qoperator``, ``dynamic``, or ``weight-only`` (weights are stored in few bits
+            and computed with in float: MatMulNBits, DequantizeLinear alone).
         random_operators: operators whose output differs from run to run.
         blockers: why the graph must not be rewritten (``EPContext``, ``sparse initializers``, ``training``, ``custom
             domain x``).
         index_bounds: integer input -> exclusive upper bound of its values, where a Gather's table says so.
         external_files: external data files, relative to the model.
+        index_inputs: integer input -> (input, axis) whose size is the exclusive upper bound of its values, where the
+            table is itself made of an input.
+        overridable: inputs with an initialiser, which a feed may leave out.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -69,6 +73,8 @@ class Graph:
     blockers: tuple[str, ...] = ()
     index_bounds: Mapping[str, int] = field(default_factory=dict)
     external_files: tuple[str, ...] = ()
+    index_inputs: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    overridable: tuple[TensorSpec, ...] = ()
 
     def count(self, *operators: str) -> int:
         """How many nodes are one of ``operators``."""
@@ -93,13 +99,15 @@ class Graph:
     def from_dict(cls, plain: Mapping[str, Any]) -> Graph:
         """The inverse of :meth:`as_dict`, also after a trip through JSON."""
         values = dict(plain)
-        for name in ("inputs", "outputs"):
+        for name in ("inputs", "outputs", "overridable"):
             values[name] = tuple(
                 TensorSpec(spec["name"], spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"]))
-                for spec in plain[name]
+                for spec in plain.get(name, ())
             )
         for name in ("random_operators", "blockers", "external_files"):
             values[name] = tuple(plain[name])
+        tables = plain.get("index_inputs", {})
+        values["index_inputs"] = {name: (table, axis) for name, (table, axis) in tables.items()}
         return cls(**values)
 
 
