@@ -1,0 +1,218 @@
+"""The child's bench: opens sessions, runs feeds, holds outputs against the reference, takes rounds of turns."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ort_metainfer.decision import Gate
+from ort_metainfer.strategy import Strategy
+from ort_metainfer.trials import accuracy, faults, gates, memory
+from ort_metainfer.trials.task import Setup, Thresholds
+from ort_metainfer.trials.timing import Turn, interleave
+from ort_metainfer.trials.turn import Clock, SystemClock, TurnPlan, take_turn
+
+__all__ = ["Bench", "Opened", "Refused", "Speaker", "complaint", "judge_outputs"]
+
+RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+
+CPU = "CPUExecutionProvider"
+
+Feed = dict[str, Any]
+
+
+class Speaker(Protocol):
+    """Where events go."""
+
+    def say(self, event: str, **fields: Any) -> None:
+        """Send one event."""
+        ...
+
+
+class Refused(Exception):
+    """A session could not be created or run; the text is onnxruntime's."""
+
+
+def complaint(error: Exception) -> str:
+    """An error's message, short enough for one line: its first 300 characters without line breaks."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+@dataclass
+class Opened:
+    """A session with what it cost: milliseconds to create, and growth of resident memory in MB."""
+
+    session: Any
+    creation_ms: float
+    memory_mb: float | None = None
+
+    def run(self, feed: Feed) -> Sequence[Any]:
+        """All outputs of one run.
+
+        Raises:
+            Refused: onnxruntime raised.
+        """
+        try:
+            outputs: Sequence[Any] = self.session.run(None, feed)
+        except Exception as error:
+            raise Refused(complaint(error)) from error
+        return outputs
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """Provider -> nodes it took; empty where onnxruntime was not asked to record it or cannot."""
+        ask = getattr(self.session, "get_provider_graph_assignment_info", None)
+        taken: dict[str, int] = {}
+        try:
+            subgraphs = ask() if ask else ()
+        except Exception:  # noqa: BLE001 (as above; it was not recorded)
+            return {}
+        for subgraph in subgraphs:
+            taken[subgraph.ep_name] = taken.get(subgraph.ep_name, 0) + len(subgraph.get_nodes())
+        return taken
+
+
+class Bench:
+    """Sessions of one model in this process.
+
+    Args:
+        setup: the session under trial.
+        feeds: what to run it with.
+        speaker: where events go.
+        until: time.monotonic() value past which nothing new is begun.
+        clock: for turns.
+        seed: of the order within rounds.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        feeds: Sequence[Feed],
+        speaker: Speaker,
+        until: float,
+        clock: Clock | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.setup, self.feeds, self.speaker, self.until = setup, list(feeds), speaker, until
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self.generator = random.Random(seed)
+        self.sessions: dict[str, Opened] = {}
+        self.twins: dict[str, str] = {}
+        self.rounds: list[dict[str, Turn]] = []
+        self.plan = TurnPlan()
+        self.model = setup.model_file.read_bytes() if setup.as_bytes else str(setup.model_file)
+
+    def left_s(self) -> float:
+        """Seconds left."""
+        return self.until - time.monotonic()
+
+    def announce(self, step: str, session: str) -> None:
+        """Say what comes next, before it is done."""
+        self.speaker.say(step, session=session)
+        faults.strike(step, session)
+
+    def open(self, name: str, strategy: Strategy, keep: bool = True, cpu_only: bool = False) -> Opened:
+        """Create a session.
+
+        Args:
+            name: what to call it in messages.
+            strategy: the strategy to apply.
+            keep: whether it will take turns.
+            cpu_only: the original model on the CPU provider, with the caller's other options.
+
+        Raises:
+            Refused: it cannot be created.
+        """
+        from ort_metainfer.options import open_session
+
+        self.announce("opening", name)
+        spec = replace(self.setup.baseline, providers=((CPU, {}),)) if cpu_only else self.setup.baseline
+        extra = {RECORD_ASSIGNMENT: "1"} if strategy.provider else {}
+        started = time.perf_counter()
+        try:
+            session = open_session(self.model, spec, strategy, extra)
+        except Exception as error:
+            raise Refused(complaint(error)) from error
+        opened = Opened(session, (time.perf_counter() - started) * 1000)
+        if keep:
+            self.sessions[name] = opened
+        return opened
+
+    def open_measured(self, name: str, strategy: Strategy) -> Opened:
+        """Create a session and run it once, with the growth of resident memory meanwhile.
+
+        Raises:
+            Refused: it cannot be created or run.
+        """
+        gc.collect()
+        was_reset, before = memory.reset_peak(), memory.resident_mb()
+        opened = self.open(name, strategy)
+        self.announce("checking", name)
+        try:
+            opened.run(self.feeds[0])
+        except Refused:
+            self.release(name)
+            raise
+        after = memory.peak_resident_mb() if was_reset else memory.resident_mb()
+        opened.memory_mb = None if before is None or after is None else max(0.0, after - before)
+        return opened
+
+    def release(self, *names: str) -> None:
+        """Let sessions go, with their memory."""
+        for name in names:
+            self.sessions.pop(name, None)
+            self.twins.pop(name, None)
+
+    def outputs(self, opened: Opened) -> list[Sequence[Any]]:
+        """Its outputs for every feed.
+
+        Raises:
+            Refused: onnxruntime raised.
+        """
+        return [opened.run(feed) for feed in self.feeds]
+
+    def round(self, names: Sequence[str], alone: Mapping[str, str] | None = None) -> dict[str, Turn]:
+        """Every session takes one turn, in random order, all on the same feed; reported and kept.
+
+        Args:
+            names: sessions.
+            alone: name of a turn -> session that takes it without its twin, besides.
+        """
+        feed = self.feeds[len(self.rounds) % len(self.feeds)]
+        takers = {name: name for name in names} | dict(alone or {})
+        turns: dict[str, Turn] = {}
+        for turn in interleave(takers, self.generator):
+            name = takers[turn]
+            self.announce("timing", name)
+            twin = self.twins.get(name) if turn == name else None
+            turns[turn] = take_turn(self._runner(name, feed), self.plan, self.clock, twin and self._runner(twin, feed))
+        self.rounds.append(turns)
+        self.speaker.say("round", turns={turn: figures.as_dict() for turn, figures in turns.items()})
+        return turns
+
+    def _runner(self, name: str, feed: Feed) -> Callable[[], object]:
+        run = self.sessions[name].session.run
+        return lambda: run(None, feed)
+
+
+def judge_outputs(
+    bench: Bench,
+    opened: Opened,
+    reference: Sequence[Sequence[Any]],
+    thresholds: Thresholds,
+    noise_floor: float | None,
+) -> tuple[list[Gate], accuracy.Comparison | None]:
+    """The gates ``compiles`` and ``accurate`` of a session that was created."""
+    try:
+        outputs = bench.outputs(opened)
+    except Refused as error:
+        return [gates.compiles(None, 0, f"created, but does not run: {error}")], None
+    names = [output.name for output in opened.session.get_outputs()]
+    comparison = accuracy.compare_outputs(names, reference, outputs)
+    compiled = gates.compiles(opened.creation_ms, len(bench.feeds))
+    return [compiled, gates.accurate(comparison, thresholds, noise_floor)], comparison

@@ -1,0 +1,285 @@
+"""The parent's side: trials in child processes, under one deadline, whatever the children do."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from ort_metainfer import errors
+from ort_metainfer.decision import Proposal, Trial
+from ort_metainfer.errors import MetainferError, TrialCrashed, TrialError, TrialTimeout
+from ort_metainfer.problem import Graph
+from ort_metainfer.trials import duel as duelling
+from ort_metainfer.trials.channel import setup_plain, thresholds_plain
+from ort_metainfer.trials.child import Child
+from ort_metainfer.trials.ledger import Ledger, states_of, turns_of
+from ort_metainfer.trials.task import Feeds, Setup, Thresholds
+from ort_metainfer.trials.timing import Turn
+
+__all__ = ["ChildTrialHost"]
+
+STEP_SHARE = 0.5
+"""What one step of one candidate may take of the time that is left when it begins."""
+
+START_S = 0.5
+"""Below this no child is started: it would not get to anything."""
+
+STEPS = {
+    "starting": "starting the trial process",
+    "describing": "reading the model",
+    "opening": "creating the session",
+    "checking": "running the model",
+    "timing": "timing a run",
+}
+
+
+class Dialogue:
+    """One request to a child and its answer.
+
+    Attributes:
+        step: what the child announced last.
+        session: for which session.
+    """
+
+    def __init__(self, child: Child, deadline: float) -> None:
+        self.child, self.deadline = child, deadline
+        self.step, self.session = "starting", ""
+        self._step_began, self._step_ends = time.monotonic(), deadline
+
+    def events(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """What the child says, the last being ``done``.
+
+        Raises:
+            TrialTimeout: a step took longer than it may, or the deadline passed; the child is killed.
+            TrialCrashed: the child died.
+            MetainferError: what the child raised.
+        """
+        is_asked = False
+        while True:
+            message = self._receive()
+            event = message.get("event")
+            if event == "ready" and not is_asked:
+                is_asked = True
+                self.child.send(request | {"seconds": self.deadline - time.monotonic()})
+            elif event in STEPS:
+                self._begin(event, str(message.get("session", "")))
+            elif event == "failed":
+                raise _error(message)
+            yield message
+            if event == "done":
+                return
+
+    def _begin(self, step: str, session: str) -> None:
+        self.step, self.session, self._step_began = step, session, time.monotonic()
+        share = STEP_SHARE if self.candidate is not None else 1.0
+        self._step_ends = self._step_began + share * max(0.0, self.deadline - self._step_began)
+
+    @property
+    def candidate(self) -> int | None:
+        """The candidate the child is busy with, None where it is the baseline, the reference or nothing."""
+        number = self.session.removesuffix("_twin")
+        return int(number) if number.isdecimal() else 0 if number.startswith("candidate") else None
+
+    def _receive(self) -> dict[str, Any]:
+        try:
+            message = self.child.receive(min(self._step_ends, self.deadline))
+        except TrialCrashed as error:
+            raise TrialCrashed(f"{STEPS[self.step]}: {error}") from error
+        if message is None:
+            self.child.kill()
+            took = time.monotonic() - self._step_began
+            raise TrialTimeout(f"{STEPS[self.step]} did not end within {took:.1f} s; killed")
+        return message
+
+
+def _error(message: dict[str, Any]) -> Exception:
+    """The child's error as one of ours; one that is not in the tree is a TrialError."""
+    kind = getattr(errors, str(message.get("error")), TrialError)
+    text = str(message.get("message"))
+    is_ours = isinstance(kind, type) and issubclass(kind, errors.MetainferError)
+    return kind(text) if is_ours else TrialError(text)
+
+
+def _attribute(error: MetainferError, dialogue: Dialogue | None, ledger: Ledger) -> str | None:
+    """Charge a race's end to the candidate that caused it; returns what the next child should do without."""
+    if dialogue is None:
+        ledger.blame_all(str(error))
+        return None
+    time_is_up = isinstance(error, TrialTimeout) and time.monotonic() >= dialogue.deadline
+    if dialogue.candidate is not None and not (time_is_up and dialogue.step == "timing"):
+        ledger.blame(dialogue.candidate, str(error))
+        return dialogue.session
+    if dialogue.session == "noise":
+        return "noise"
+    if time_is_up:
+        ledger.blame_all(f"no time left: {error}; a larger budget_s, or prewarming with one, allows more")
+    else:
+        ledger.blame_all(f"the default session failed in the trial process: {error}")
+    return None
+
+
+def _kill_all(children: list[Child]) -> None:
+    while children:
+        children.pop().kill()
+
+
+class ChildTrialHost:
+    """A :class:`~ort_metainfer.trials.task.TrialHost` whose children are Python processes of this machine.
+
+    Use it in a ``with`` statement or call :meth:`close`; children end with this process in any case.
+
+    Args:
+        memory_limit_mb: resident memory past which a child is killed; default half of what is available when it starts.
+    """
+
+    def __init__(self, memory_limit_mb: float | None = None) -> None:
+        self._memory_limit_mb = memory_limit_mb
+        self._children: list[Child] = []
+        self._scout: Child | None = None
+        self._spare: Child | None = None
+        self._finalizer = weakref.finalize(self, _kill_all, self._children)
+
+    def __enter__(self) -> ChildTrialHost:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def describe(self, setup: Setup, deadline: float) -> Graph:
+        """See :class:`~ort_metainfer.trials.task.TrialHost`."""
+        return Graph.from_dict(self._ask("describe", setup, deadline)["graph"])
+
+    def prepare(self, setup: Setup, deadline: float) -> Feeds:
+        """See :class:`~ort_metainfer.trials.task.TrialHost`; meanwhile the child of the race starts."""
+        if self._spare is None:
+            self._spare = self._start()
+        plain = self._ask("prepare", setup, deadline)["feeds"]
+        shapes = {name: tuple(shape) for name, shape in plain["shapes"].items()}
+        return Feeds(plain["count"], plain["are_real"], plain["origin"], shapes)
+
+    def race(
+        self,
+        setup: Setup,
+        candidates: Sequence[Proposal],
+        thresholds: Thresholds,
+        deadline: float,
+        on_progress: Callable[[str], None] | None = None,
+    ) -> list[Trial]:
+        """See :class:`~ort_metainfer.trials.task.TrialHost`."""
+        ledger, with_noise = Ledger(candidates, thresholds), True
+        say = on_progress or (lambda text: None)
+        self._dismiss_scout()
+        while ledger.open_candidates and deadline - time.monotonic() > START_S:
+            ledger.new_child()
+            request = self._request("race", setup, thresholds) | {
+                "candidates": [
+                    {"index": index, "strategy": candidates[index].strategy.as_dict()}
+                    for index in ledger.open_candidates
+                ],
+                "with_noise": with_noise,
+            }
+            culprit = self._race_once(request, ledger, candidates, deadline, say)
+            if culprit is None:
+                break
+            with_noise = with_noise and culprit != "noise"
+        return ledger.trials()
+
+    def _race_once(
+        self,
+        request: dict[str, Any],
+        ledger: Ledger,
+        candidates: Sequence[Proposal],
+        deadline: float,
+        say: Callable[[str], None],
+    ) -> str | None:
+        """One child's race; returns the session that ended it, None where it came to its end or nobody is to blame."""
+        dialogue: Dialogue | None = None
+        child: Child | None = None
+        try:
+            child, self._spare = self._spare or self._start(), None
+            dialogue = Dialogue(child, deadline)
+            for message in dialogue.events(request):
+                ledger.note(message)
+                _report(message, candidates, ledger, say)
+            return None
+        except MetainferError as error:
+            return _attribute(error, dialogue, ledger)
+        finally:
+            self._end(child)
+
+    def duel(self, setup: Setup, trial: Trial, thresholds: Thresholds, deadline: float) -> Trial:
+        """See :class:`~ort_metainfer.trials.task.TrialHost`."""
+        request = self._request("duel", setup, thresholds) | {"strategy": trial.strategy.as_dict()}
+        rounds: list[dict[str, Turn]] = []
+        child: Child | None = None
+        try:
+            child = self._start()
+            for message in Dialogue(child, deadline).events(request):
+                if message["event"] == "round":
+                    rounds.append(turns_of(message))
+                elif message["event"] == "done":
+                    trial = replace(trial, before=trial.after, after=states_of(message)["after"])
+        except TrialError as error:
+            if not (isinstance(error, TrialTimeout) and rounds and time.monotonic() >= deadline):
+                return replace(trial, failure=f"in the confirming duel, {error}")
+        finally:
+            self._end(child)
+        timing, gate = duelling.verdict(trial.timing, rounds, thresholds)
+        return replace(trial, duel=timing).with_gate(gate)
+
+    def close(self) -> None:
+        """End every child."""
+        self._scout = self._spare = None
+        _kill_all(self._children)
+
+    def _request(self, do: str, setup: Setup, thresholds: Thresholds | None = None) -> dict[str, Any]:
+        request: dict[str, Any] = {"do": do, "setup": setup_plain(setup), "seed": 0}
+        return request if thresholds is None else request | {"thresholds": thresholds_plain(thresholds)}
+
+    def _ask(self, do: str, setup: Setup, deadline: float) -> dict[str, Any]:
+        """A request without a contest, to a child kept for such."""
+        is_new = self._scout is None
+        child = self._scout = self._scout or self._start()
+        dialogue = Dialogue(child, deadline)
+        request = self._request(do, setup)
+        try:
+            if not is_new:  # it said that it was ready long ago
+                child.send(request | {"seconds": deadline - time.monotonic()})
+            *_, done = dialogue.events(request)
+        except TrialError as error:
+            self._dismiss_scout()
+            raise type(error)(f"{setup.label}: {error}") from error
+        return done
+
+    def _start(self) -> Child:
+        child = Child(self._memory_limit_mb)
+        self._children.append(child)
+        return child
+
+    def _end(self, child: Child | None) -> None:
+        if child is not None and child in self._children:
+            self._children.remove(child)
+            child.kill()
+
+    def _dismiss_scout(self) -> None:
+        self._end(self._scout)
+        self._scout = None
+
+
+def _report(
+    message: dict[str, Any], candidates: Sequence[Proposal], ledger: Ledger, say: Callable[[str], None]
+) -> None:
+    """One line of progress for what a person may care about."""
+    event = message["event"]
+    if event == "opening":
+        session = str(message["session"])
+        what = candidates[int(session)].strategy.describe() if session.isdecimal() else session.replace("_", " ")
+        say(f"creating a session: {what}")
+    elif event == "round":
+        say(f"round {ledger.rounds}, {max(0, len(message['turns']) - 2)} strategies still in")

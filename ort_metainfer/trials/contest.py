@@ -1,0 +1,252 @@
+"""The two contests a child holds: the race of all candidates, and the duel of its winner with the default."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ort_metainfer.strategy import Strategy
+from ort_metainfer.trials import gates, memory
+from ort_metainfer.trials.accuracy import compare_outputs
+from ort_metainfer.trials.bench import CPU, Bench, Opened, Refused, judge_outputs
+from ort_metainfer.trials.duel import ALONE, BASELINE, CANDIDATE, look_at
+from ort_metainfer.trials.task import Thresholds
+from ort_metainfer.trials.timing import MIN_ROUNDS, still_in
+from ort_metainfer.trials.turn import TurnPlan, rest
+
+__all__ = ["Race", "hold_duel"]
+
+RACE_SHARE = 0.7
+"""Share of the time in which all candidates must get their first rounds; the rest is for deciding between them."""
+
+NOISE_SHARE = 0.1
+"""Share of the time that measuring the noise floor may take."""
+
+MEMORY_RESERVE = 0.15
+"""Share of the machine's memory that must stay free, or no further session is created."""
+
+UNOPTIMISED = Strategy(session_options={"graph_optimization_level": "disable"})
+
+CREATION_GUESS = 1.5
+"""A candidate's creation time over the baseline's, before one was seen (OpenVINO: 1.5 to 5, own measurement)."""
+
+
+class Watch:
+    """What else the machine does, up to the timing and during it."""
+
+    def __init__(self) -> None:
+        from ort_metainfer.hardware.state import LoadWatch
+
+        self._new = LoadWatch
+        self._watch, self._began = LoadWatch(), time.monotonic()
+        self.before: dict[str, Any] | None = None
+
+    def timing_begins(self) -> None:
+        """The stretch before ends; one shorter than 0.1 s says nothing, and is stretched."""
+        time.sleep(max(0.0, 0.1 - (time.monotonic() - self._began)))
+        self.before = asdict(self._watch.stop())
+        self._watch = self._new()
+
+    def timing_ended(self) -> dict[str, Any]:
+        """Both states, as fields of the last event."""
+        return {"before": self.before, "after": asdict(self._watch.stop())}
+
+
+class Race:
+    """All candidates in one process, baseline first and last.
+
+    Args:
+        bench: empty.
+        candidates: index and strategy, in order of preference.
+        thresholds: what the gates demand.
+        with_noise: whether to measure the noise floor.
+    """
+
+    def __init__(
+        self, bench: Bench, candidates: Sequence[tuple[int, Strategy]], thresholds: Thresholds, with_noise: bool = True
+    ) -> None:
+        self.bench, self.candidates, self.thresholds, self.with_noise = bench, candidates, thresholds, with_noise
+        self.is_pipeline = bench.setup.objective == "pipeline"
+        self.noise_floor: float | None = None
+        self.latency_ms = self.baseline_creation_ms = 0.0
+        self.creations_ms: list[float] = []
+        self.running: list[str] = []
+
+    def hold(self) -> dict[str, Any]:
+        """Create, check, time; returns the fields of the last event.
+
+        Raises:
+            Refused: the baseline or the reference cannot be created or run.
+        """
+        watch, bench = Watch(), self.bench
+        baseline = bench.open_measured("baseline", Strategy())
+        self.baseline_creation_ms = baseline.creation_ms
+        self.latency_ms = warm_latency_ms(bench, baseline)
+        bench.plan = TurnPlan.of(self.latency_ms)
+        bench.speaker.say("baseline", creation_ms=baseline.creation_ms, latency_ms=self.latency_ms)
+        if self._is_random(baseline):
+            for index, _ in self.candidates:
+                self._say_trial(index, gates=[gates.accurate(compare_outputs([], [], []), self.thresholds, None, True)])
+            return {}
+        self._admit_all(self._reference(baseline), baseline)
+        if not self.running:
+            return {}
+        bench.open("baseline_again", Strategy())
+        if self.is_pipeline:
+            bench.twins |= {"baseline": "baseline_again", "baseline_again": "baseline"}
+        watch.timing_begins()
+        self._time()
+        return watch.timing_ended()
+
+    def _is_random(self, baseline: Opened) -> bool:
+        """Whether two runs on the same feed disagree beyond rounding."""
+        first, second = ([baseline.run(self.bench.feeds[0])] for _ in range(2))
+        comparison = compare_outputs(_names(baseline), first, second)
+        return comparison.mismatch is not None or comparison.error > gates.RANDOM_ERROR
+
+    def _reference(self, baseline: Opened) -> list[Sequence[Any]]:
+        """Outputs of the original model on the CPU provider, and the noise floor beside them."""
+        bench = self.bench
+        if all(name == CPU for name, _ in bench.setup.baseline.providers):
+            reference = bench.outputs(baseline)
+        else:
+            reference = bench.outputs(bench.open("reference", Strategy(), keep=False, cpu_only=True))
+        self._measure_noise(baseline, reference)
+        return reference
+
+    def _measure_noise(self, baseline: Opened, reference: list[Sequence[Any]]) -> None:
+        """The reference against itself without graph optimisation, on as many feeds as the time allows."""
+        allowed_ms = NOISE_SHARE * self.bench.left_s() * 1000 - baseline.creation_ms
+        feeds = min(len(reference), int(allowed_ms / max(self.latency_ms, 1e-3)))
+        if feeds < 1 or not self.with_noise:
+            return
+        try:
+            plain = self.bench.open("noise", UNOPTIMISED, keep=False, cpu_only=True)
+            self.bench.announce("checking", "noise")
+            outputs = [plain.run(feed) for feed in self.bench.feeds[:feeds]]
+        except Refused:  # some models do not load unoptimised: then there is no noise floor
+            return
+        self.noise_floor = compare_outputs(_names(plain), reference[:feeds], outputs).error
+
+    def _admit_all(self, reference: list[Sequence[Any]], baseline: Opened) -> None:
+        for position, (index, strategy) in enumerate(self.candidates):
+            lack = self._lack(baseline)
+            if lack is not None:
+                for left_out, _ in self.candidates[position:]:
+                    self.bench.speaker.say("untried", candidate=left_out, reason=lack)
+                return
+            self._admit(index, strategy, reference)
+
+    def _lack(self, baseline: Opened) -> str | None:
+        """What is missing for one more candidate, or None."""
+        creation_ms = max([CREATION_GUESS * self.baseline_creation_ms, *self.creations_ms])
+        turn_s = self.bench.plan.seconds(self.latency_ms, self.is_pipeline)
+        needed_s = (creation_ms * (1 + self.is_pipeline) + len(self.bench.feeds) * self.latency_ms) / 1000
+        needed_s += self.baseline_creation_ms / 1000 + MIN_ROUNDS * (len(self.running) + 3) * turn_s
+        if needed_s > self.bench.left_s() * (RACE_SHARE if self.running else 1.0):
+            return (
+                f"no time left: a run takes {self.latency_ms:.3g} ms and creating the default session"
+                f" {self.baseline_creation_ms:.0f} ms; a larger budget_s, or prewarming with one, allows more"
+            )
+        available, total = memory.available_mb(), memory.total_mb()
+        if available is None or total is None or available - (baseline.memory_mb or 0) > MEMORY_RESERVE * total:
+            return None
+        return f"no memory left for another session: {available:.0f} of {total:.0f} MB are available"
+
+    def _admit(self, index: int, strategy: Strategy, reference: list[Sequence[Any]]) -> None:
+        """Create one candidate, judge its outputs, and let it race if they are right."""
+        bench, name = self.bench, str(index)
+        try:
+            opened = bench.open_measured(name, strategy)
+        except Refused as error:
+            self._say_trial(index, gates=[gates.compiles(None, 0, str(error))])
+            return
+        self.creations_ms.append(opened.creation_ms)
+        verdicts, comparison = judge_outputs(bench, opened, reference, self.thresholds, self.noise_floor)
+        self._say_trial(
+            index,
+            gates=verdicts,
+            creation_ms=opened.creation_ms,
+            peak_memory_mb=opened.memory_mb,
+            nodes=opened.nodes,
+            error=comparison.error if comparison else None,
+            errors=dict(comparison.errors) if comparison else {},
+        )
+        if not all(gate.passed for gate in verdicts):
+            bench.release(name)
+            return
+        if self.is_pipeline:
+            bench.open(f"{name}_twin", strategy)
+            bench.twins[name] = f"{name}_twin"
+        self.running.append(name)
+
+    def _say_trial(self, index: int, gates: Sequence[Any], **fields: Any) -> None:
+        plain = [asdict(gate) for gate in gates]
+        fields |= {"baseline_creation_ms": self.baseline_creation_ms, "noise_floor": self.noise_floor}
+        self.bench.speaker.say("trial", candidate=index, trial={"gates": plain, **fields})
+
+    def _time(self) -> None:
+        bench, is_over, round_s = self.bench, False, 0.0
+        while self.running and not is_over and bench.left_s() > round_s:
+            started = time.monotonic()
+            bench.round([*BASELINE, *self.running])
+            round_s = time.monotonic() - started
+            staying, is_over = still_in(
+                bench.rounds, self.running, BASELINE, self.thresholds.confidence, self.thresholds.min_speedup
+            )
+            for name in set(self.running) - set(staying):
+                bench.release(name, f"{name}_twin")
+            self.running = staying
+
+
+def _names(opened: Opened) -> list[str]:
+    return [output.name for output in opened.session.get_outputs()]
+
+
+def warm_latency_ms(bench: Bench, opened: Opened) -> float:
+    """One run's time, after the process came to rest and one untimed run, for planning only.
+
+    Raises:
+        Refused: onnxruntime raised.
+    """
+    bench.announce("checking", "baseline")
+    rest(bench.clock)
+    times_ms = []
+    for _ in range(2):
+        started = bench.clock.now_s()
+        opened.run(bench.feeds[0])
+        times_ms.append((bench.clock.now_s() - started) * 1000)
+    return times_ms[-1]
+
+
+def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[str, Any]:
+    """The candidate first, then the baseline twice, then the candidate again; rounds until it is decided.
+
+    Returns:
+        The fields of the last event.
+
+    Raises:
+        Refused: a session cannot be created or run.
+    """
+    watch, is_pipeline = Watch(), bench.setup.objective == "pipeline"
+    candidate = bench.open_measured("candidate", strategy)
+    baseline = bench.open_measured("baseline", Strategy())
+    latency_ms = warm_latency_ms(bench, baseline)
+    bench.plan = TurnPlan.of(latency_ms)
+    bench.open("baseline_again", Strategy())
+    rounds_s = MIN_ROUNDS * (4 + len(ALONE) * is_pipeline) * bench.plan.seconds(latency_ms, is_pipeline)
+    if is_pipeline or candidate.creation_ms / 1000 + rounds_s < bench.left_s():
+        bench.open("candidate_again", strategy)
+    if is_pipeline:
+        bench.twins |= {first: second for pair in (CANDIDATE, BASELINE) for first, second in (pair, pair[::-1])}
+    watch.timing_begins()
+    names, round_s, is_over = [name for name in (*CANDIDATE, *BASELINE) if name in bench.sessions], 0.0, False
+    while not is_over and bench.left_s() > round_s:
+        started = time.monotonic()
+        bench.round(names, ALONE if is_pipeline else None)
+        round_s = time.monotonic() - started
+        look = look_at(bench.rounds, thresholds)
+        is_over = look is not None and look.is_over
+    return watch.timing_ended()

@@ -1,0 +1,119 @@
+"""What the parent knows of a race: kept event by event, so that a child's death loses nothing that it had said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ort_metainfer.decision import Gate, Proposal, Timing, Trial
+from ort_metainfer.problem import HardwareState
+from ort_metainfer.trials.duel import BASELINE
+from ort_metainfer.trials.task import Thresholds
+from ort_metainfer.trials.timing import Turn, compare
+
+__all__ = ["Ledger", "states_of", "turns_of"]
+
+NO_TIME = "no time left for it; a larger budget_s, or prewarming with one, allows more"
+
+TRIAL_FIELDS = ("creation_ms", "baseline_creation_ms", "peak_memory_mb", "error", "errors", "noise_floor", "nodes")
+
+
+def turns_of(message: dict[str, Any]) -> dict[str, Turn]:
+    """The turns of a ``round`` event."""
+    return {name: Turn.from_dict(plain) for name, plain in message["turns"].items()}
+
+
+def states_of(message: dict[str, Any]) -> dict[str, HardwareState | None]:
+    """``before`` and ``after`` of a ``done`` event."""
+    return {
+        name: HardwareState(**message[name]) if message.get(name) is not None else None for name in ("before", "after")
+    }
+
+
+class Ledger:
+    """The state of a race's candidates.
+
+    Args:
+        candidates: as proposed; their position is their name.
+        thresholds: for the figures' confidence.
+    """
+
+    def __init__(self, candidates: Sequence[Proposal], thresholds: Thresholds) -> None:
+        self._trials = [Trial(proposal.strategy, proposal.by) for proposal in candidates]
+        self._thresholds = thresholds
+        self._rounds: list[dict[str, Turn]] = []
+        self._is_done = False
+
+    @property
+    def open_candidates(self) -> list[int]:
+        """Those without a verdict that would keep them out of another child's race."""
+        return [
+            index
+            for index, trial in enumerate(self._trials)
+            if trial.failure is None and all(gate.passed for gate in trial.gates)
+        ]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the present child."""
+        return len(self._rounds)
+
+    def new_child(self) -> None:
+        """A new child begins: figures of another process are not mixed with its own."""
+        self._keep_timings()
+        self._rounds = []
+
+    def note(self, message: dict[str, Any]) -> None:
+        """Take in one event."""
+        event = message["event"]
+        if event == "trial":
+            index = message["candidate"]
+            plain = message["trial"]
+            known = {name: plain[name] for name in TRIAL_FIELDS if plain.get(name) is not None}
+            gates = tuple(Gate(**gate) for gate in plain["gates"])
+            self._trials[index] = replace(self._trials[index], gates=gates, **known)
+        elif event == "untried":
+            self._fail(message["candidate"], message["reason"])
+        elif event == "round":
+            self._rounds.append(turns_of(message))
+        elif event == "done":
+            self._is_done = True
+            if self._rounds:
+                states = states_of(message)
+                self._trials = [replace(t, **states) if self._is_timed(i) else t for i, t in enumerate(self._trials)]
+
+    def blame(self, index: int, reason: str) -> None:
+        """One candidate failed, and with it its child."""
+        self._fail(index, reason)
+
+    def blame_all(self, reason: str) -> None:
+        """Nothing of what is still open can be tried."""
+        for index in self.open_candidates:
+            if not self._is_timed(index) and self._trials[index].timing is None:
+                self._fail(index, reason)
+
+    def trials(self) -> list[Trial]:
+        """A trial for each candidate, in order; those without figures or verdict say that there was no time."""
+        self._keep_timings()
+        for index, trial in enumerate(self._trials):
+            if trial.failure is None and trial.timing is None and all(gate.passed for gate in trial.gates):
+                self._fail(index, NO_TIME)
+        return list(self._trials)
+
+    def _is_timed(self, index: int) -> bool:
+        return any(str(index) in turns for turns in self._rounds)
+
+    def _fail(self, index: int, reason: str) -> None:
+        self._trials[index] = replace(self._trials[index], failure=reason)
+
+    def _keep_timings(self) -> None:
+        """Figures of the present child, where they rest on at least as many rounds as those before."""
+        for index, trial in enumerate(self._trials):
+            timing = compare(self._rounds, [str(index)], BASELINE, self._thresholds.confidence)
+            if timing is not None and timing.rounds >= _rounds_of(trial.timing):
+                self._trials[index] = replace(trial, timing=timing)
+
+
+def _rounds_of(timing: Timing | None) -> int:
+    return 0 if timing is None else timing.rounds

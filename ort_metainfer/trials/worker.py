@@ -1,0 +1,135 @@
+"""The child: ``python -m ort_metainfer.trials.worker``. Takes requests on standard input, answers with events.
+
+Whatever happens here happens to this process only. It ends by itself when its parent does: at the end of standard
+input, and on Linux by a signal from the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ort_metainfer.errors import MetainferError
+from ort_metainfer.strategy import Strategy
+from ort_metainfer.trials import faults
+from ort_metainfer.trials.channel import Channel, decode, setup_from, thresholds_from
+
+__all__ = ["main"]
+
+MARGIN_S = 0.15
+"""A child plans to end this much before its deadline, so that its last words arrive."""
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when the parent's thread that started it ends; elsewhere nothing."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):  # a C library without prctl: the end of standard input remains
+        return
+
+
+def read_requests() -> queue.Queue[dict[str, Any]]:
+    """Requests as they come; the end of standard input ends the process, whatever it is doing."""
+    requests: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            request = decode(line)
+            if request is not None:
+                requests.put(request)
+        os._exit(0)
+
+    threading.Thread(target=read, name="requests", daemon=True).start()
+    return requests
+
+
+def describe(request: dict[str, Any], channel: Channel, until: float) -> dict[str, Any]:
+    """See :meth:`ort_metainfer.trials.task.TrialHost.describe`."""
+    from ort_metainfer.trials.rehearsal import read_graph
+
+    channel.say("describing", session="model")
+    faults.strike("describing", "model")
+    return {"graph": read_graph(setup_from(request["setup"])).as_dict()}
+
+
+def prepare(request: dict[str, Any], channel: Channel, until: float) -> dict[str, Any]:
+    """See :meth:`ort_metainfer.trials.task.TrialHost.prepare`."""
+    from ort_metainfer.trials import rehearsal
+
+    return {"feeds": asdict(rehearsal.prepare(setup_from(request["setup"]), channel, until))}
+
+
+def race(request: dict[str, Any], channel: Channel, until: float) -> dict[str, Any]:
+    """See :meth:`ort_metainfer.trials.task.TrialHost.race`."""
+    from ort_metainfer.trials.contest import Race
+
+    candidates = [(entry["index"], Strategy.from_dict(entry["strategy"])) for entry in request["candidates"]]
+    bench = _bench(request, channel, until)
+    return Race(bench, candidates, thresholds_from(request["thresholds"]), request["with_noise"]).hold()
+
+
+def duel(request: dict[str, Any], channel: Channel, until: float) -> dict[str, Any]:
+    """See :meth:`ort_metainfer.trials.task.TrialHost.duel`."""
+    from ort_metainfer.trials.contest import hold_duel
+
+    strategy = Strategy.from_dict(request["strategy"])
+    return hold_duel(_bench(request, channel, until), strategy, thresholds_from(request["thresholds"]))
+
+
+def _bench(request: dict[str, Any], channel: Channel, until: float) -> Any:
+    from ort_metainfer.model.inputs import load_feeds
+    from ort_metainfer.trials.bench import Bench
+
+    setup = setup_from(request["setup"])
+    return Bench(setup, load_feeds(setup.feeds), channel, until, seed=request["seed"])
+
+
+TASKS: Mapping[str, Callable[[dict[str, Any], Channel, float], dict[str, Any]]] = {
+    "describe": describe,
+    "prepare": prepare,
+    "race": race,
+    "duel": duel,
+}
+
+
+def answer(request: dict[str, Any], channel: Channel) -> None:
+    """Carry out one request and say how it ended."""
+    from ort_metainfer.trials.bench import Refused, complaint
+
+    until = time.monotonic() + float(request["seconds"]) - MARGIN_S
+    try:
+        channel.say("done", **TASKS[request["do"]](request, channel, until))
+    except (MetainferError, Refused) as error:
+        channel.say("failed", error=type(error).__name__, message=str(error))
+    except Exception as error:  # noqa: BLE001 (the boundary of the process: the parent gets every error)
+        channel.say("failed", error=type(error).__name__, message=f"{type(error).__name__}: {complaint(error)}")
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    die_with_parent()
+    channel = Channel()
+    requests = read_requests()
+    import numpy  # noqa: F401 (imported now, not on a request's time)
+    import onnxruntime  # noqa: F401
+
+    channel.say("ready")
+    while True:
+        answer(requests.get(), channel)
+
+
+if __name__ == "__main__":
+    main()
