@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ort_metainfer.cli.arguments import as_json
 from ort_metainfer.cli.output import console, print_json, table
 from ort_metainfer.cli.report import decision_lines, key_lines, refusal_lines, trial_lines
-from ort_metainfer.errors import CacheError
+from ort_metainfer.errors import CacheError, StrategyError
 from ort_metainfer.problem import CacheKey
 from ort_metainfer.settings import Settings, resolve
 from ort_metainfer.strategy import Strategy
+
+if TYPE_CHECKING:
+    from ort_metainfer.strategy_cache.store import StrategyCache
 
 __all__ = ["cache"]
 
@@ -35,7 +39,8 @@ def cache() -> None:
 def list_entries(cache_dir: str | None, as_json: bool) -> None:
     """List the entries."""
     folder, store = _open(cache_dir)
-    rows = [entry_row(key, store.get("entries", key)) for key in sorted(store.keys("entries"))]
+    rows = [entry_row(key, store.get("entries", key)) for key in store.keys("entries")]
+    _complain(store)
     if as_json:
         print_json({"directory": str(folder), "entries": rows})
         return
@@ -76,8 +81,9 @@ def show_entry(key: str, cache_dir: str | None, as_json: bool) -> None:
 def clear(cache_dir: str | None, as_json: bool) -> None:
     """Forget every entry; the next session of each model decides anew."""
     folder, store = _open(cache_dir)
-    count = len(list(store.keys("entries")))
+    count = len(store.keys("entries"))
     store.clear()
+    _complain(store)
     if as_json:
         print_json({"directory": str(folder), "removed": count})
     else:
@@ -89,7 +95,7 @@ def key_id(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()[:SHORT]
 
 
-def find_key(wanted: str, keys: Any, folder: Path) -> str:
+def find_key(wanted: str, keys: Sequence[str], folder: Path) -> str:
     """The one key that ``wanted`` names.
 
     Raises:
@@ -97,7 +103,7 @@ def find_key(wanted: str, keys: Any, folder: Path) -> str:
     """
     found = [key for key in keys if key == wanted or (wanted and key_id(key).startswith(wanted))]
     if len(found) == 1:
-        return str(found[0])
+        return found[0]
     how_many = "no entry" if not found else f"{len(found)} entries"
     raise CacheError(f"{how_many} for {wanted!r} in {folder}; `ort-metainfer cache ls` lists their ids")
 
@@ -107,14 +113,27 @@ def entry_row(key: str, entry: Any) -> dict[str, Any]:
     parsed = CacheKey.parse(key)
     fields = {name: getattr(parsed, name, None) for name in ("model", "device", "shapes", "policy")}
     value = entry if isinstance(entry, dict) else {}
-    strategy = Strategy.from_dict(value["strategy"]).describe() if "strategy" in value else None
+    try:
+        strategy = Strategy.from_dict(value["strategy"]).describe()
+    except (KeyError, TypeError, StrategyError):  # written by another release, or by nobody we know
+        strategy = None
     rest = {name: value.get(name) for name in ("origin", "complete", "speedup", "decided_at")}
     return {"id": key_id(key), "key": key, **fields, "strategy": strategy, **rest}
 
 
-def _open(cache_dir: str | None) -> tuple[Path, Any]:
+def _open(cache_dir: str | None) -> tuple[Path, StrategyCache]:
     from ort_metainfer.cache_dir import cache_directory
     from ort_metainfer.strategy_cache.store import open_cache
 
     folder = cache_directory(resolve(Settings(cache_dir=cache_dir))[0])
     return folder, open_cache(folder)
+
+
+def _complain(store: StrategyCache) -> None:
+    """The store answers "nothing there" to whatever fails; a person who asks is told what failed.
+
+    Raises:
+        CacheError: something did.
+    """
+    if store.last_failure:
+        raise CacheError(store.last_failure)

