@@ -1,4 +1,5 @@
-"""An isolated environment for every test, small models made on the spot, and the zoo of real ones where it was fetched."""
+"""An isolated environment for every test, small models made on the spot, and the zoo of real ones where it was
+fetched."""
 
 from __future__ import annotations
 
@@ -23,9 +24,10 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(f"{PREFIX}CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv(f"{PREFIX}CONFIG", str(tmp_path / "config.toml"))
     yield
-    import ort_metainfer
+    from ort_metainfer import session
 
-    ort_metainfer.unpatch()
+    while session._patches:
+        session.unpatch()
 
 
 @pytest.fixture(scope="session")
