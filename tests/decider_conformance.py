@@ -14,10 +14,10 @@ from ort_metainfer.deciders.rule import scheduling_options
 from ort_metainfer.decision import Proposal, Refusal, Trial
 from ort_metainfer.problem import Problem
 from ort_metainfer.strategy import Strategy
-from tests.made_problems import grid, is_lossy, random_problem, trial
+from tests.made_problems import is_lossy, random_problem, some_problems, trial
 
 ORIGINS = ("meta-model", "rules", "search")
-RANDOM_PROBLEMS = 200
+RANDOM_PROBLEMS = 150
 
 
 def history_of(answer: list[Proposal | Refusal]) -> list[Trial]:
@@ -43,7 +43,7 @@ class DeciderConformance:
 
     def test_each_answer_says_by_whom_and_why(self) -> None:
         name = self.make().name
-        for _, answer in self.answers(grid()):
+        for _, answer in self.answers(some_problems()):
             for item in answer:
                 assert isinstance(item, Proposal | Refusal)
                 assert item.reason.strip() and "\n" not in item.reason
@@ -53,21 +53,21 @@ class DeciderConformance:
                     assert item.by.split("/")[0] == name and item.subject.strip()
 
     def test_no_strategy_is_proposed_twice_or_is_the_default(self) -> None:
-        for _, answer in self.answers(grid()):
+        for _, answer in self.answers(some_problems()):
             strategies = [item.strategy for item in answer if isinstance(item, Proposal)]
             assert len(strategies) == len(set(strategies))
             assert Strategy() not in strategies
 
     def test_nothing_in_the_history_is_proposed_again(self) -> None:
         decider = self.make()
-        for problem, answer in self.answers(grid()):
+        for problem, answer in self.answers(some_problems()):
             history = history_of(answer)
             tried = {t.strategy for t in history}
             again = [item.strategy for item in decider.propose(problem, history) if isinstance(item, Proposal)]
             assert not tried & set(again)
 
     def test_equal_questions_get_equal_answers_and_the_history_stays(self) -> None:
-        for problem, first in self.answers(grid()):
+        for problem, first in self.answers(some_problems()):
             history = history_of(first)
             before = list(history)
             once, twice = (list(self.make().propose(problem, history)) for _ in range(2))
@@ -82,20 +82,20 @@ class DeciderConformance:
                 assert not set_here & set(problem.policy.pinned), strategy.describe()
 
     def test_providers_are_allowed_and_present(self) -> None:
-        for problem, answer in self.answers(grid()):
+        for problem, answer in self.answers(some_problems()):
             for strategy in (item.strategy for item in answer if isinstance(item, Proposal)):
                 if strategy.provider is not None:
                     assert strategy.provider in problem.policy.providers
                     assert problem.device(strategy.provider) is not None
 
     def test_lossy_strategies_need_the_policy_and_real_inputs(self) -> None:
-        for problem, answer in self.answers(grid()):
+        for problem, answer in self.answers(some_problems()):
             allowed = problem.policy.accuracy != "strict" and problem.inputs_are_real
             lossy = [item for item in answer if isinstance(item, Proposal) and is_lossy(item.strategy)]
             assert allowed or not lossy
 
     def test_scheduling_is_left_alone_on_a_busy_machine(self) -> None:
-        for problem, answer in self.answers(grid()):
+        for problem, answer in self.answers(some_problems()):
             if problem.state.busy_reason is None or problem.cpu.lasting_limit:
                 continue
             pinned = problem.policy.pinned.get("intra_op_num_threads")
@@ -106,12 +106,12 @@ class DeciderConformance:
                 assert not left
 
     def test_every_proposal_survives_its_file(self) -> None:
-        for _, answer in self.answers(grid()):
+        for _, answer in self.answers(some_problems()):
             for strategy in (item.strategy for item in answer if isinstance(item, Proposal)):
                 assert Strategy.from_dict(strategy.as_dict()) == strategy
 
     def test_it_touches_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        decider, problems = self.make(), list(grid())[:40]
+        decider, problems = self.make(), list(some_problems())[:40]
 
         def refuse(*_: object, **__: object) -> None:
             raise AssertionError("a decider is policy only: no files, no processes, no network")

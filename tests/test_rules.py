@@ -378,3 +378,10 @@ def test_what_was_tried_is_not_proposed_again() -> None:
 def test_a_strategy_with_any_load_sensitive_part_is_scheduling(strategy: Strategy, options: tuple[str, ...]) -> None:
     assert scheduling_options(strategy) == options
     assert is_scheduling(strategy) == bool(options)
+
+
+def test_a_busy_machine_takes_nothing_away_where_there_is_no_thread_pool() -> None:
+    for single in ({"cores": 1.0}, {"pinned": {"intra_op_num_threads": "1"}}):
+        made = problem(others_cpu=1.0, **single)
+        assert "rules/machine_busy" not in refusals(made)
+        assert LIBRARY.refuse(made, THREADS) is not None

@@ -68,6 +68,7 @@ class Rule:
         forbids: whether the strategy must not be tried.
         subject: what a veto rules out for this problem as a whole; such a veto is reported even where nobody proposed
             it. Empty where it only speaks about single strategies.
+        matters: whether ruling ``subject`` out takes anything away from this problem; unasked-for otherwise.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Rule:
     proposes: Callable[[Problem], Iterable[Strategy]] | None = None
     forbids: Callable[[Problem, Strategy], bool] | None = None
     subject: str = ""
+    matters: Callable[[Problem], bool] = always
 
     def explain(self, problem: Problem) -> str:
         """The reason, for this problem."""

@@ -78,7 +78,7 @@ class RuleLibrary:
         A proposal that another rule vetoes becomes that rule's refusal, in its place. Nothing in ``history`` is
         proposed again.
         """
-        ruled_out = [rule for rule in self.rules if rule.subject and rule.applies(problem)]
+        ruled_out = [rule for rule in self.rules if rule.subject and rule.applies(problem) and rule.matters(problem)]
         yield from (self._refusal(rule, problem, rule.subject) for rule in ruled_out)
         reported = {f"{self.name}/{rule.name}" for rule in ruled_out}
         tried = {trial.strategy for trial in history}

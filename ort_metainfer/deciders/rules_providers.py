@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from ort_metainfer.deciders.rule import Rule
 from ort_metainfer.deciders.traits import (
     OPENVINO,
+    computes_bf16,
     exact_options,
     input_bytes,
     is_heavy,
@@ -84,11 +85,6 @@ def _has_auto(problem: Problem) -> bool:
     return any(device.provider == OPENVINO and device.provider_device == "AUTO" for device in problem.devices)
 
 
-def _computes_bf16(problem: Problem) -> bool:
-    features = (feature for device in problem.devices for feature in device.features if device.kind == "cpu")
-    return any("bf16" in feature.lower() for feature in features)
-
-
 def _reduced(problem: Problem) -> Iterator[Strategy]:
     yield _openvino(problem, "bf16")
     if _has_auto(problem):
@@ -144,7 +140,7 @@ PROVIDER_RULES = (
         75,
         "OpenVINO computes in bfloat16 here, on twice as many numbers at a time, and the policy asks only for so much",
         "own measurement: 1.3-2.1x on AMD EPYC, 2.0-5.0x on Intel with AMX, errors 2e-4 to 2e-2, one model wrong",
-        applies=lambda p: _openvino_takes(p) and p.graph.quantisation == "none" and _computes_bf16(p),
+        applies=lambda p: _openvino_takes(p) and p.graph.quantisation == "none" and computes_bf16(p),
         proposes=_reduced,
     ),
     Rule(

@@ -93,9 +93,10 @@ SCHEDULING_RULES = (
         BUSY_PRIORITY,
         "machine busy ({problem.state.busy_reason}), scheduling left alone",
         "own measurement: beside one busy process one thread ran 1.8-1.9x, on the quiet machine 0.5-0.6x",
-        applies=lambda p: p.state.busy_reason is not None and not p.cpu.lasting_limit and has_thread_pool(p),
+        applies=lambda p: p.state.busy_reason is not None and not p.cpu.lasting_limit,
         forbids=lambda p, strategy: is_scheduling(strategy) and not _repeats_callers_threads(p, strategy),
         subject="scheduling",
+        matters=has_thread_pool,
     ),
     Rule(
         "global_thread_pool",

@@ -19,6 +19,7 @@ __all__ = [
     "OPENVINO",
     "TINY_MACS",
     "batch_size",
+    "computes_bf16",
     "exact_options",
     "has_convolutions",
     "has_thread_pool",
@@ -121,6 +122,12 @@ def is_wide(problem: Problem) -> bool:
     """
     joins = problem.graph.count("Concat")
     return joins >= 6 and has_convolutions(problem) and problem.graph.count(*WEIGHTED) <= 8 * joins
+
+
+def computes_bf16(problem: Problem) -> bool:
+    """Whether a CPU device reports bfloat16 arithmetic; without it a bfloat16 hint changes nothing."""
+    features = (feature for device in problem.devices if device.kind == "cpu" for feature in device.features)
+    return any("bf16" in feature.lower() for feature in features)
 
 
 def batch_size(problem: Problem) -> int | None:

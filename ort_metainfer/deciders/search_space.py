@@ -1,0 +1,266 @@
+"""The space that is searched: dimensions of a strategy, their values, where each makes sense, what to expect of it.
+
+A prior is the speed-up over onnxruntime's default to expect of one choice alone, from the measurement its source
+names. It only orders trials; whether a choice pays is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from ort_metainfer.deciders.rules_providers import openvino_options
+from ort_metainfer.deciders.traits import (
+    CPU,
+    OPENVINO,
+    computes_bf16,
+    exact_options,
+    has_thread_pool,
+    is_heavy,
+    is_tiny,
+    runs_on_cpu,
+    static_sizes,
+    whole_cores,
+)
+from ort_metainfer.decision import Refusal
+from ort_metainfer.problem import Device, Problem
+from ort_metainfer.strategy import Strategy
+
+__all__ = ["Choice", "Dimension", "Refuse", "declared_space", "space"]
+
+Refuse = Callable[[Problem, Strategy], Refusal | None]
+
+ANY = "any"
+WITH_RESTS = "own measurement, sessions rested in between, two cores of an AMD EPYC"
+ALL_COUNTS_UP_TO = 8
+THREAD_EXPONENT = 0.9
+"""Speed grows with threads to this power: half the threads gave 0.53x on a ResNet-50 (own measurement)."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One value of a dimension.
+
+    Attributes:
+        label: how ``explain`` calls it.
+        part: the strategy with only this value set.
+        prior: expected speed-up of this alone over the default.
+        source: what the prior rests on.
+        on: provider the graph must run on for it to mean anything; ``any``.
+    """
+
+    label: str
+    part: Strategy
+    prior: float
+    source: str
+    on: str = CPU
+
+    def fits(self, problem: Problem, strategy: Strategy) -> bool:
+        """Whether it means something in ``strategy``: the provider it concerns, and workers for what concerns those."""
+        on_provider = runs_on_cpu(problem, strategy) if self.on == CPU else strategy.provider == self.on
+        concerns_workers = WORKER_KEYS & {*self.part.session_options, *self.part.session_config}
+        alone = strategy.session_options.get("intra_op_num_threads") == 1
+        return (self.on == ANY or on_provider) and not (concerns_workers and alone)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Choices of which a strategy holds at most one; none of them is onnxruntime's default.
+
+    Attributes:
+        name: how ``explain`` calls it.
+        keys: session options and config keys it sets; ``provider`` and ``static_shapes`` for those fields.
+        choices: in declared order.
+    """
+
+    name: str
+    keys: frozenset[str]
+    choices: tuple[Choice, ...] = field(default=())
+
+    def part_of(self, strategy: Strategy) -> Strategy:
+        """What ``strategy`` sets in this dimension, and nothing else."""
+        provider = strategy if "provider" in self.keys else Strategy()
+        return Strategy(
+            provider=provider.provider,
+            device=provider.device,
+            provider_options=provider.provider_options,
+            session_options={k: v for k, v in strategy.session_options.items() if k in self.keys},
+            session_config={k: v for k, v in strategy.session_config.items() if k in self.keys},
+            static_shapes=strategy.static_shapes if "static_shapes" in self.keys else {},
+        )
+
+    def put(self, strategy: Strategy, part: Strategy) -> Strategy:
+        """``strategy`` with ``part`` in this dimension in place of what it had there."""
+        provider = part if "provider" in self.keys else strategy
+        kept = {k: v for k, v in strategy.session_options.items() if k not in self.keys}
+        config = {k: v for k, v in strategy.session_config.items() if k not in self.keys}
+        return replace(
+            strategy,
+            provider=provider.provider,
+            device=provider.device,
+            provider_options=provider.provider_options,
+            session_options={**kept, **part.session_options},
+            session_config={**config, **part.session_config},
+            static_shapes=part.static_shapes if "static_shapes" in self.keys else strategy.static_shapes,
+        )
+
+
+WORKER_KEYS = frozenset(
+    {
+        "session.intra_op.allow_spinning",
+        "session.intra_op.spin_duration_us",
+        "session.force_spinning_stop",
+        "session.dynamic_block_base",
+    }
+)
+"""Keys that concern worker threads, of which a session with one thread has none."""
+
+
+def space(problem: Problem, refuse: Refuse) -> tuple[Dimension, ...]:
+    """The declared space without what the rules forbid for this problem, and without empty dimensions.
+
+    A choice is asked about alone, or on top of the provider it concerns.
+    """
+    narrowed = []
+    for dimension in declared_space(problem):
+        allowed = tuple(c for c in dimension.choices if refuse(problem, _alone(dimension, c)) is None)
+        if allowed:
+            narrowed.append(replace(dimension, choices=allowed))
+    return tuple(narrowed)
+
+
+def _alone(dimension: Dimension, choice: Choice) -> Strategy:
+    if choice.on in (CPU, ANY):
+        return choice.part
+    return dimension.put(Strategy(provider=choice.on, provider_options=exact_options(choice.on)), choice.part)
+
+
+def declared_space(problem: Problem) -> tuple[Dimension, ...]:
+    """Every dimension with the values that exist on this machine for this model, before any veto."""
+    return (
+        Dimension("provider", frozenset({"provider"}), tuple(_providers(problem))),
+        Dimension("threads", frozenset({"intra_op_num_threads"}), tuple(_threads(problem))),
+        Dimension("spinning", WORKER_KEYS - {"session.dynamic_block_base"}, tuple(_spinning(problem))),
+        Dimension("graph level", frozenset({"graph_optimization_level"}), tuple(_graph_levels())),
+        Dimension("static shapes", frozenset({"static_shapes"}), tuple(_static(problem))),
+        Dimension("execution mode", frozenset({"execution_mode", "inter_op_num_threads"}), tuple(_modes())),
+        Dimension("memory pattern", frozenset({"enable_mem_pattern"}), _NO_MEMORY_PATTERN),
+        Dimension("work blocks", frozenset({"session.dynamic_block_base"}), tuple(_work_blocks(problem))),
+        Dimension("optimiser passes", frozenset({"session.graph_optimizations_loop_level"}), _TWO_PASSES),
+    )
+
+
+def _providers(problem: Problem) -> Iterator[Choice]:
+    if not runs_on_cpu(problem, Strategy()):
+        yield Choice("CPU", Strategy(provider=CPU), 0.8, "guess: the caller had a reason for another provider", ANY)
+    for device in problem.devices:
+        if device.provider == OPENVINO:
+            yield from _openvino(problem, device)
+        elif device.provider != CPU:
+            part = Strategy(
+                provider=device.provider,
+                device=device.provider_device,
+                provider_options=exact_options(device.provider),
+            )
+            known = ("own measurement: nxrt 0.77-1.1x on a transformer", 0.9)
+            source, prior = known if device.kind == "cpu" else ("guess: never measured by us", 1.5)
+            yield Choice(f"{device.provider} on {device.kind}", part, prior, source, ANY)
+
+
+def _openvino(problem: Problem, device: Device) -> Iterator[Choice]:
+    """OpenVINO on one of its devices: exact, bound to the limit's cores, and in bfloat16."""
+    name, heavy = device.provider_device, is_heavy(problem)
+    gains = {
+        "f32": (1.17 if heavy else 0.8, "own measurement: 1.17x on large, 0.56-1.0x on small models"),
+        "bf16": (1.6 if heavy else 1.3, "own measurement: 1.3-2.1x on AMD EPYC"),
+    }
+    for precision, (prior, source) in gains.items():
+        if precision == "bf16" and not computes_bf16(problem):
+            continue
+        options = openvino_options(problem, precision)
+        part = Strategy(provider=OPENVINO, device=name, provider_options=options)
+        yield Choice(f"OpenVINO {name or ''} {precision}".replace("  ", " "), part, prior, source, ANY)
+        if problem.cpu.lasting_limit and device.kind == "cpu" and "INFERENCE_NUM_THREADS" not in options:
+            count = str(whole_cores(problem))
+            bound = replace(part, provider_options={**options, "INFERENCE_NUM_THREADS": count})
+            yield Choice(f"OpenVINO {precision}, {count} threads", bound, prior, f"{source}; bound: guess", ANY)
+
+
+def _threads(problem: Problem) -> Iterator[Choice]:
+    cores = whole_cores(problem)
+    for count in _thread_counts(cores):
+        if is_tiny(problem):
+            prior, source = (1.04 if count == 1 else 1.0), "own measurement: 1.04-1.17x with one thread on tiny models"
+        elif count == cores and problem.cpu.lasting_limit:
+            prior, source = 1.2, "microsoft/onnxruntime#29510: the default pool is larger than the limit"
+        else:
+            prior, source = (count / cores) ** THREAD_EXPONENT, f"{WITH_RESTS}: 0.53x with half the threads"
+        label = "1 thread" if count == 1 else f"{count} threads"
+        yield Choice(label, Strategy(session_options={"intra_op_num_threads": count}), prior, source)
+
+
+def _thread_counts(cores: int) -> Sequence[int]:
+    """All counts up to 8 cores; above, powers of two, half, all but one and all."""
+    if cores <= ALL_COUNTS_UP_TO:
+        return range(1, cores + 1)
+    powers = {2**power for power in range(cores.bit_length()) if 2**power <= cores}
+    return sorted(powers | {cores // 2, cores - 1, cores})
+
+
+def _spinning(problem: Problem) -> Iterator[Choice]:
+    """Alone, spinning is worth having; between runs of another session it costs that one 1.8x."""
+    if not has_thread_pool(problem):
+        return
+    gain = 9.6 / 5.3 if problem.policy.objective == "pipeline" else 1.0
+    for label, key, value, alone in (
+        ("spinning bounded to 1 ms", "session.intra_op.spin_duration_us", "1000", 1.00),
+        ("spinning stopped after each run", "session.force_spinning_stop", "1", 0.99),
+        ("no spinning", "session.intra_op.allow_spinning", "0", 0.99 if is_tiny(problem) else 0.86),
+    ):
+        yield Choice(
+            label, Strategy(session_config={key: value}), gain * alone, f"{WITH_RESTS}; 9.6 to 5.3 ms in a pipeline"
+        )
+
+
+def _graph_levels() -> Iterator[Choice]:
+    for level, prior, source, on in (
+        ("extended", 1.02, f"{WITH_RESTS}: minilm", CPU),
+        ("basic", 0.97, "own measurement: 0.9-1.0x on graphs without convolutions", CPU),
+        ("disable", 1.05, "own measurement, under load: OpenVINO 5.05x against 4.27x on a ResNet-18", OPENVINO),
+    ):
+        yield Choice(f"level {level}", Strategy(session_options={"graph_optimization_level": level}), prior, source, on)
+
+
+def _static(problem: Problem) -> Iterator[Choice]:
+    sizes = static_sizes(problem)
+    if sizes:
+        label = "static " + " ".join(f"{name}={size}" for name, size in sorted(sizes.items()))
+        yield Choice(
+            label, Strategy(static_shapes=sizes), 1.03, "own measurement: 0.9-1.2x, 1.1-1.4x on magika, under load", ANY
+        )
+
+
+def _modes() -> Iterator[Choice]:
+    part = Strategy(session_options={"execution_mode": "parallel", "inter_op_num_threads": 2})
+    yield Choice("parallel, 2 branches", part, 0.7, "own measurement: 0.05-0.7x on graphs that are not wide")
+
+
+def _work_blocks(problem: Problem) -> Iterator[Choice]:
+    if has_thread_pool(problem):
+        part = Strategy(session_config={"session.dynamic_block_base": "4"})
+        yield Choice("smaller work blocks", part, 0.99, f"{WITH_RESTS}: 0.97-1.02x")
+
+
+_NO_MEMORY_PATTERN = (
+    Choice(
+        "no memory pattern", Strategy(session_options={"enable_mem_pattern": False}), 1.02, f"{WITH_RESTS}: 1.00-1.04x"
+    ),
+)
+_TWO_PASSES = (
+    Choice(
+        "optimiser loop level 2",
+        Strategy(session_config={"session.graph_optimizations_loop_level": "2"}),
+        1.0,
+        "own measurement: 0.98-1.02x on twelve of sixteen models",
+    ),
+)

@@ -1,0 +1,269 @@
+"""The search: what it tries next, given what was measured, and what it never tries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from ort_metainfer.deciders.base import Decider
+from ort_metainfer.deciders.rules import RuleLibrary
+from ort_metainfer.deciders.search import Search
+from ort_metainfer.deciders.search_space import declared_space
+from ort_metainfer.decision import Proposal, Refusal, Trial
+from ort_metainfer.problem import Problem
+from ort_metainfer.strategy import Strategy, Transform
+from tests.decider_conformance import DeciderConformance
+from tests.made_problems import (
+    CPU,
+    CUDA,
+    CUDA_GPU,
+    DYNAMIC_IMAGE,
+    OPENVINO,
+    OPENVINO_AUTO,
+    OPENVINO_CPU,
+    RESNET,
+    SMALL_MLP,
+    SQUEEZENET,
+    TRANSFORMER,
+    grid,
+    is_lossy,
+    problem,
+    trial,
+)
+
+SEARCH = Search(RuleLibrary(is_lossy=is_lossy).refuse)
+
+NO_PATTERN = Strategy(session_options={"enable_mem_pattern": False})
+LEVEL_2 = Strategy(session_config={"session.graph_optimizations_loop_level": "2"})
+BLOCKS = Strategy(session_config={"session.dynamic_block_base": "4"})
+ONE_MS = Strategy(session_config={"session.intra_op.spin_duration_us": "1000"})
+NO_SPINNING = Strategy(session_config={"session.intra_op.allow_spinning": "0"})
+ONE_THREAD = Strategy(session_options={"intra_op_num_threads": 1})
+ON_OPENVINO = Strategy(provider=OPENVINO, device="CPU", provider_options={"INFERENCE_PRECISION_HINT": "f32"})
+PATTERN_AND_LEVEL = Strategy(
+    session_options={"enable_mem_pattern": False}, session_config={"session.graph_optimizations_loop_level": "2"}
+)
+
+
+def next_strategies(made: Problem, history: Sequence[Trial] = (), search: Search = SEARCH) -> list[Strategy]:
+    return [item.strategy for item in search.propose(made, history) if isinstance(item, Proposal)]
+
+
+def choices(made: Problem, search: Search = SEARCH) -> dict[str, list[str]]:
+    return {dimension.name: [choice.label for choice in dimension.choices] for dimension in search.space(made)}
+
+
+class TestConformance(DeciderConformance):
+    def make(self) -> Decider:
+        return Search(RuleLibrary(is_lossy=is_lossy).refuse)
+
+
+def test_the_rules_are_asked_by_default() -> None:
+    assert next_strategies(problem(), search=Search()) == next_strategies(problem())
+
+
+def test_every_choice_sets_only_its_own_dimension_and_can_be_taken_out_again() -> None:
+    for made in grid():
+        for dimension in declared_space(made):
+            for choice in dimension.choices:
+                assert dimension.part_of(choice.part) == choice.part
+                assert dimension.put(choice.part, Strategy()).is_default
+                assert choice.source and choice.label and math.isfinite(choice.prior) and choice.prior > 0
+
+
+def test_dimensions_do_not_overlap() -> None:
+    keys = [key for dimension in declared_space(problem()) for key in dimension.keys]
+    assert len(keys) == len(set(keys))
+
+
+def test_putting_a_part_keeps_everything_else() -> None:
+    rich = Strategy(
+        transforms=(Transform("fuse_gelu"),), session_options={"intra_op_num_threads": 2}, static_shapes={"N": 1}
+    )
+    for dimension in declared_space(problem(others=(OPENVINO_CPU,))):
+        for choice in dimension.choices:
+            changed = dimension.put(rich, choice.part)
+            assert dimension.part_of(changed) == choice.part
+            assert dimension.put(changed, dimension.part_of(rich)) == rich
+
+
+@pytest.mark.parametrize(
+    ("cores", "counts"),
+    [
+        (1.0, [1]),
+        (3.0, [1, 2, 3]),
+        (8.0, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (24.0, [1, 2, 4, 8, 12, 16, 23, 24]),
+    ],
+)
+def test_thread_counts_are_all_up_to_eight_cores_and_thinned_above(cores: float, counts: list[int]) -> None:
+    (threads,) = [d for d in declared_space(problem(cores=cores)) if d.name == "threads"]
+    assert [choice.part.session_options["intra_op_num_threads"] for choice in threads.choices] == counts
+
+
+def test_the_space_holds_what_exists_here_and_leaves_out_what_the_rules_forbid() -> None:
+    assert choices(problem())["threads"] == ["1 thread", "2 threads", "3 threads", "4 threads"]
+    assert "threads" not in choices(problem(pinned={"intra_op_num_threads": "2"}))
+    assert "spinning" not in choices(problem(others_cpu=1.0))
+    assert "provider" not in choices(problem())
+    assert "execution mode" not in choices(problem(RESNET))
+    assert choices(problem(SQUEEZENET))["execution mode"] == ["parallel, 2 branches"]
+    assert "graph level" not in choices(problem(RESNET))
+    assert choices(problem(TRANSFORMER))["graph level"] == ["level extended", "level basic", "level disable"][:2]
+    assert "static shapes" not in choices(problem(inputs=DYNAMIC_IMAGE))
+    dynamic = problem(inputs=DYNAMIC_IMAGE, shapes={"x": (1, 3, 32, 64)})
+    assert choices(dynamic)["static shapes"] == ["static H=32 N=1 W=64"]
+
+
+def test_reduced_precision_is_in_the_space_only_under_a_lossy_policy_with_real_inputs_and_hardware_for_it() -> None:
+    def providers(accuracy: str, real: bool, bf16: bool = True) -> list[str]:
+        others = (OPENVINO_CPU if bf16 else OPENVINO_AUTO,)
+        return choices(problem(others=others, accuracy=accuracy, inputs_are_real=real))["provider"]
+
+    assert providers("fast", True) == ["OpenVINO CPU f32", "OpenVINO CPU bf16"]
+    assert providers("fast", False) == providers("strict", True) == ["OpenVINO CPU f32"]
+    assert providers("fast", True, bf16=False) == ["OpenVINO AUTO f32"]
+
+
+def test_the_cpu_is_a_choice_where_the_caller_came_with_another_provider() -> None:
+    made = problem(others=(CUDA_GPU,), callers_providers=((CUDA, {}), (CPU, {})))
+    assert Strategy(provider=CPU) in next_strategies(made)
+    assert ONE_THREAD not in next_strategies(made)
+
+
+def test_without_a_history_the_priors_set_the_order() -> None:
+    assert next_strategies(problem(macs=2_000_000_000, others=(OPENVINO_CPU,)))[0] == ON_OPENVINO
+    assert next_strategies(problem(SMALL_MLP, macs=4_000))[0] == ONE_THREAD
+    assert next_strategies(problem(RESNET))[-1] == ONE_THREAD
+    assert next_strategies(problem(objective="pipeline"))[0] == ONE_MS
+
+
+def test_the_first_trials_change_one_dimension_of_the_default() -> None:
+    dimensions = SEARCH.space(problem())
+    for strategy in next_strategies(problem()):
+        assert sum(not dimension.part_of(strategy).is_default for dimension in dimensions) == 1
+
+
+def test_two_gains_seen_apart_are_tried_together_first() -> None:
+    history = [trial(NO_PATTERN, 1.2), trial(LEVEL_2, 1.1)]
+    (first, *_) = [item for item in SEARCH.propose(problem(), history) if isinstance(item, Proposal)]
+    assert first.strategy == PATTERN_AND_LEVEL
+    assert first.reason.startswith("predicted 1.32x")
+
+
+def test_neighbours_of_the_winner_are_predicted_from_its_own_speed_up() -> None:
+    history = [trial(NO_PATTERN, 1.10), trial(LEVEL_2, 1.05), trial(PATTERN_AND_LEVEL, 1.40)]
+    (first, *_) = [item for item in SEARCH.propose(problem(), history) if isinstance(item, Proposal)]
+    assert "on top of what ran 1.40x" in first.reason
+    assert dict(first.strategy.session_options)["enable_mem_pattern"] is False
+    assert first.strategy.session_config["session.graph_optimizations_loop_level"] == "2"
+
+
+def test_a_winner_s_option_is_replaced_and_not_doubled() -> None:
+    history = [trial(ONE_MS, 1.3)]
+    for strategy in next_strategies(problem(), history):
+        assert not {"session.intra_op.spin_duration_us", "session.intra_op.allow_spinning"} <= {
+            *strategy.session_config
+        }
+
+
+def test_a_winner_s_rewrites_stay_in_its_neighbours() -> None:
+    rewritten = Strategy(transforms=(Transform("fuse_gelu"),))
+    (first, *_) = next_strategies(problem(), [trial(rewritten, 1.5)])
+    assert first.transforms == rewritten.transforms
+
+
+@pytest.mark.parametrize("failed", ["compiles", "accurate", "crash"])
+def test_an_option_that_failed_alone_is_not_tried_in_company(failed: str) -> None:
+    made = problem(others=(OPENVINO_CPU,))
+    history = [trial(ON_OPENVINO, failed=failed), trial(NO_PATTERN, 1.2)]
+    assert not [s for s in next_strategies(made, history) if s.provider == OPENVINO and s.device == "CPU"]
+
+
+def test_an_option_measured_slower_alone_is_not_tried_in_company_but_a_tie_is() -> None:
+    history = [trial(NO_PATTERN, 1.2), trial(LEVEL_2, 0.8), trial(BLOCKS, 1.0)]
+    tried = next_strategies(problem(), history)
+    assert not [s for s in tried if "session.graph_optimizations_loop_level" in s.session_config]
+    assert [s for s in tried if "session.dynamic_block_base" in s.session_config]
+
+
+def test_options_of_the_cpu_s_thread_pool_do_not_join_another_provider() -> None:
+    made = problem(macs=2_000_000_000, others=(OPENVINO_CPU, OPENVINO_AUTO))
+    for strategy in next_strategies(made, [trial(ON_OPENVINO, 1.5), trial(ONE_MS, 1.1), trial(NO_PATTERN, 1.1)]):
+        if strategy.provider == OPENVINO:
+            assert {*strategy.session_options} <= {"graph_optimization_level"}
+            assert not strategy.session_config
+
+
+def test_the_optimiser_is_switched_off_only_for_openvino() -> None:
+    made = problem(macs=2_000_000_000, others=(OPENVINO_CPU,))
+    off = [
+        s
+        for s in next_strategies(made, [trial(ON_OPENVINO, 1.5)])
+        if s.session_options.get("graph_optimization_level") == "disable"
+    ]
+    assert [s.provider for s in off] == [OPENVINO]
+
+
+def test_spinning_is_no_question_with_one_thread() -> None:
+    for strategy in next_strategies(problem(SMALL_MLP, macs=4_000), [trial(ONE_THREAD, 1.2), trial(NO_SPINNING, 1.1)]):
+        if strategy.session_options.get("intra_op_num_threads") == 1:
+            assert not strategy.session_config.keys() & {
+                "session.intra_op.allow_spinning",
+                "session.dynamic_block_base",
+            }
+
+
+def test_trials_in_the_history_count_towards_the_most_there_may_be() -> None:
+    search = Search(SEARCH._refuse, max_trials=5)
+    assert len(next_strategies(problem(), (), search)) == 5
+    assert len(next_strategies(problem(), [trial(NO_PATTERN, 1.1)] * 3, search)) == 2
+    assert not next_strategies(problem(), [trial(NO_PATTERN, 1.1)] * 7, search)
+
+
+def test_where_the_rules_leave_nothing_it_says_so() -> None:
+    def no(made: Problem, strategy: Strategy) -> Refusal:
+        return Refusal(strategy.describe(), "rules/all", "nothing is allowed")
+
+    (answer,) = Search(no).propose(problem(), ())
+    assert isinstance(answer, Refusal)
+    assert "nothing to search" in answer.reason
+
+
+def under_load(truth: Mapping[str, float]) -> Callable[[Strategy], float]:
+    """A made machine: the speed-up of a strategy is the product of its options' true gains."""
+
+    def speedup(strategy: Strategy) -> float:
+        settings = {**strategy.session_options, **strategy.session_config, "provider": strategy.provider}
+        return math.prod(
+            truth.get(f"{key}={value}", 0.9 if value is not None else 1.0) for key, value in settings.items()
+        )
+
+    return speedup
+
+
+@pytest.mark.parametrize(
+    ("truth", "best"),
+    [
+        (
+            {
+                "enable_mem_pattern=False": 1.10,
+                "session.graph_optimizations_loop_level=2": 1.08,
+                "session.dynamic_block_base=4": 1.05,
+            },
+            1.10 * 1.08 * 1.05,
+        ),
+        ({"intra_op_num_threads=3": 1.5, "session.force_spinning_stop=1": 1.2}, 1.5 * 1.2),
+        ({"session.intra_op.allow_spinning=0": 1.2, "session.dynamic_block_base=4": 1.3}, 1.2 * 1.3),
+        ({}, 1.0),
+    ],
+)
+def test_asked_trial_by_trial_it_finds_the_best_combination_within_its_trials(
+    truth: Mapping[str, float], best: float
+) -> None:
+    made, measure, history = problem(RESNET), under_load(truth), [trial(Strategy(), 1.0)]
+    while len(history) < SEARCH.max_trials and (following := next_strategies(made, history)):
+        history.append(trial(following[0], measure(following[0])))
+    assert max(t.timing.speedup for t in history if t.timing) == pytest.approx(best)
