@@ -26,10 +26,6 @@ COMMANDS = {  # name of the command: module of this package that holds it under 
 class Failure(click.ClickException):
     """What went wrong, in one line on stderr, without a traceback."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it."""
         click.echo(f"error: {self.format_message()}", file=file or sys.stderr)
@@ -41,6 +37,12 @@ def onnxruntime_errors() -> tuple[type[Exception], ...]:
 
     classes = [value for value in vars(state).values() if isinstance(value, type) and issubclass(value, Exception)]
     return tuple(classes)
+
+
+class Usage(Failure):
+    """The same, where the words on the command line are at fault."""
+
+    exit_code = 2
 
 
 class Application(click.Group):
@@ -61,12 +63,15 @@ class Application(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; 1 is its failure, 2 wrong usage, a bad setting included."""
+        known: tuple[type[Exception], ...] = (MetainferError, OSError, *onnxruntime_errors())
         try:
             return super().invoke(ctx)
         except SettingsError as error:
-            raise Failure(_line(error), 2) from error
-        except (MetainferError, OSError, *onnxruntime_errors()) as error:
-            raise Failure(_line(error), 1) from error
+            raise Usage(_line(error)) from error
+        except BrokenPipeError:  # the reader has gone; click ends quietly
+            raise
+        except known as error:
+            raise Failure(_line(error)) from error
 
 
 def _line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ort_metainfer.cli.arguments import as_json, model_argument, settings_options
-from ort_metainfer.cli.duel import PLAIN, TUNED, Job
+from ort_metainfer.cli.bench_child import PLAIN, TUNED, Job
 from ort_metainfer.cli.output import console, only_json, print_json, progress
 from ort_metainfer.cli.report import speedup_text
 from ort_metainfer.errors import TrialCrashed, TrialError, TrialTimeout
@@ -89,7 +90,7 @@ def _write_feeds(model: Path, settings: Settings, decision: Decision, folder: Pa
     Raises:
         InputsError: there are none that the model takes.
     """
-    from ort_metainfer.model.inputs import caller_feeds, save_feeds
+    from ort_metainfer.model.feeds import caller_feeds, save_feeds
     from ort_metainfer.problem import SessionSpec
     from ort_metainfer.trials.client import ChildTrialHost
     from ort_metainfer.trials.task import Setup
@@ -106,10 +107,15 @@ def _write_feeds(model: Path, settings: Settings, decision: Decision, folder: Pa
 
 
 def _child(job: Job) -> dict[str, Any]:
+    from ort_metainfer.trials.child import interpreter
+
     limit_s = job.limit_s + CHILD_EXTRA_S
-    command = [sys.executable, "-m", "ort_metainfer.cli.duel"]
+    command = [interpreter(), "-P", "-m", "ort_metainfer.cli.bench_child"]
+    paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # the same modules in reach as here
+    environment = {**os.environ, "PYTHONPATH": paths}
+    words = json.dumps(asdict(job))
     try:
-        done = subprocess.run(command, input=json.dumps(asdict(job)), capture_output=True, text=True, timeout=limit_s)
+        done = subprocess.run(command, input=words, capture_output=True, text=True, timeout=limit_s, env=environment)
     except subprocess.TimeoutExpired as error:
         raise TrialTimeout(f"timing {job.model} took more than {limit_s:.0f} s; give fewer --rounds") from error
     if done.returncode:

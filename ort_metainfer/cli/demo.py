@@ -108,12 +108,13 @@ def _show(settings: Settings, say: Callable[[str], Any]) -> Mapping[str, Any]:
         decision = tune(path, settings, force=True, progress=step)
     say("\n".join(decision_lines(decision.as_dict())))
     again, opened_s = reopen(path, settings)
-    spent_ms = again.decided_in_s * 1e3
-    say(f"opened again  cache {again.cache}, {spent_ms:.1f} ms of {opened_s * 1e3:.0f} ms spent by ort_metainfer")
+    spent_s = again.decided_in_s if again else 0.0
+    cache = again.cache if again else "unused"
+    say(f"opened again  cache {cache}: {spent_s * 1e3:.1f} of {opened_s * 1e3:.0f} ms were spent by ort_metainfer")
     return {
         "model": {"name": DEMO.name, "requirement": DEMO.requirement, "licence": DEMO.licence, "path": str(path)},
         "decision": decision.as_dict(),
-        "again": {"cache": again.cache, "decided_in_s": again.decided_in_s, "opened_in_s": opened_s},
+        "again": {"cache": cache, "decided_in_s": spent_s, "opened_in_s": opened_s},
     }
 
 
@@ -132,7 +133,7 @@ def fetch(settings: Settings) -> Path:
     return path
 
 
-def reopen(path: Path, settings: Settings) -> tuple[Decision, float]:
+def reopen(path: Path, settings: Settings) -> tuple[Decision | None, float]:
     """A session as a program would make it; its decision, and the seconds its creation took."""
     from ort_metainfer.session import InferenceSession
 

@@ -65,5 +65,6 @@ def _pip(*words: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise DownloadError(f"pip did not download {words[-1]} within {TIMEOUT_S} s; {advice}") from error
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        last = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
         raise DownloadError(f"pip cannot download {words[-1]} ({last}); {advice}")

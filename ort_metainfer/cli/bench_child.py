@@ -1,6 +1,6 @@
 """The child process of ``bench``: two plain sessions and two tuned ones, made in one order, timed in turns.
 
-Started as ``python -m ort_metainfer.cli.duel``; takes a :class:`Job` as JSON on stdin, answers with JSON on stdout.
+``python -m ort_metainfer.cli.bench_child`` takes a :class:`Job` as JSON on stdin and answers with JSON on stdout.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def _create(job: Job) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 def _feeds(folder: Path) -> list[dict[str, Any]]:
-    from ort_metainfer.model.inputs import load_feeds
+    from ort_metainfer.model.feeds import load_feeds
 
-    return list(load_feeds(folder))
+    return load_feeds(folder)
 
 
 def _runner(session: Any, feed: Mapping[str, Any]) -> Any:
