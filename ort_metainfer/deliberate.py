@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ort_metainfer.decision import Decision, Proposal, Refusal, Trial
 from ort_metainfer.errors import InputsError, ProviderError
-from ort_metainfer.problem import Device, Graph, Model, Problem, SessionSpec
+from ort_metainfer.problem import NEUTRAL_PROPERTIES, Device, Graph, Model, Problem, SessionSpec
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from ort_metainfer.strategy_cache.store import StrategyCache
 
 __all__ = ["Deliberation"]
-
-UNTIMED = frozenset({"enable_profiling", "profile_file_prefix", "logid", "log_severity_level", "log_verbosity_level"})
-"""Session options that trials leave out: they write files or print, and are not what is compared."""
 
 MAX_TRIALS = 30
 
@@ -78,7 +75,7 @@ class Deliberation:
             return self._decide(setup, graph, feeds, prior)
 
     def _setup(self, folder: Path) -> Setup:
-        properties = {name: value for name, value in self.spec.properties.items() if name not in UNTIMED}
+        properties = {name: value for name, value in self.spec.properties.items() if name not in NEUTRAL_PROPERTIES}
         return Setup(
             model_file=self.model_file,
             baseline=replace(self.spec, properties=properties),

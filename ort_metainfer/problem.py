@@ -12,6 +12,11 @@ __all__ = ["CacheKey", "Device", "Graph", "HardwareState", "Model", "Policy", "P
 KEY_SCHEMA = 1
 """Salt of every cache key: raised when what a key says changes meaning."""
 
+NEUTRAL_PROPERTIES = frozenset(
+    {"enable_profiling", "profile_file_prefix", "logid", "log_severity_level", "log_verbosity_level"}
+)
+"""SessionOptions properties that write files or print: no part of what is decided, and left out of trials."""
+
 Dim = int | str | None
 """A fixed size, a symbolic name, or nothing declared."""
 
@@ -263,7 +268,8 @@ class SessionSpec:
 
     def pinned(self) -> dict[str, str]:
         """What the caller set, as policy text."""
-        pins = {name: str(value) for name, value in {**self.properties, **self.config}.items()}
+        chosen = {name: value for name, value in self.properties.items() if name not in NEUTRAL_PROPERTIES}
+        pins = {name: str(value) for name, value in {**chosen, **self.config}.items()}
         pins |= {f"dim:{name}": str(size) for name, size in self.free_dimensions.items()}
         return pins | {f"{name}.{key}": value for name, options in self.providers for key, value in options.items()}
 

@@ -1,0 +1,235 @@
+"""The story of a decision, told with a trial host that follows a script: what is asked, tried, kept, found again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import ort_metainfer
+from ort_metainfer import adapt
+from ort_metainfer.adapt import Request, decide, policy_of, settings_for
+from ort_metainfer.decision import Decision
+from ort_metainfer.errors import InputsError, StrategyError, TrialCrashed
+from ort_metainfer.problem import HardwareState, SessionSpec
+from ort_metainfer.settings import Settings
+from ort_metainfer.strategy import Strategy
+from ort_metainfer.strategy_cache.lock import deciding
+from ort_metainfer.strategy_cache.store import open_cache
+from ort_metainfer.trials.fake import FAKE_GRAPH, FakeTrialHost, Scripted
+from ort_metainfer.trials.task import Feeds
+
+QUIET = HardwareState(when=0.0, window_s=0.2, others_cpu=0.0, steal=0.0)
+BUSY = replace(QUIET, others_cpu=1.5)
+BIG_GRAPH = replace(FAKE_GRAPH, operators={"MatMul": 20, "Relu": 20}, node_count=40, macs=10**9)
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ort_metainfer.hardware.state.observe", lambda *_: QUIET)
+
+
+def ask(model: Path, host: FakeTrialHost | None = None, **settings: Any) -> Decision:
+    resolved, problems = settings_for(Settings(**settings))
+    assert not problems
+    return decide(Request(str(model), SessionSpec(), resolved), host)
+
+
+def favour(option: str, speedup: float = 1.5, **outcome: Any) -> Callable[[Strategy], Scripted]:
+    """A script in which every strategy that sets ``option`` is faster and all others change nothing."""
+
+    def script(strategy: Strategy) -> Scripted:
+        has = option in strategy.session_options or option in strategy.session_config
+        return Scripted(speedup=speedup, **outcome) if has else Scripted()
+
+    return script
+
+
+def test_a_winner_is_adopted_remembered_and_found_again_without_a_trial(tiny_model: Callable[..., Path]) -> None:
+    model = tiny_model("MatMul")
+    host = FakeTrialHost(favour("graph_optimization_level"), graph=BIG_GRAPH)
+    first = ask(model, host)
+    assert first.origin in ("rules", "search")
+    assert "graph_optimization_level" in first.strategy.session_options
+    assert first.cache == "miss"
+    assert first.winner is not None and first.winner.passed
+    assert first.strategy_file is not None and Strategy.read(first.strategy_file) == first.strategy
+
+    second = ask(model, untouched := FakeTrialHost())
+    assert (second.cache, second.origin, second.strategy) == ("hit", "cache", first.strategy)
+    assert untouched.calls == []
+
+
+def test_that_the_default_won_is_remembered_too(tiny_model: Callable[..., Path]) -> None:
+    model = tiny_model("MatMul")
+    first = ask(model, FakeTrialHost(graph=BIG_GRAPH))
+    assert first.strategy.is_default and first.origin == "default"
+    assert "none of" in first.reason
+    assert ask(model).cache == "hit"
+
+
+def test_what_the_duel_does_not_confirm_is_not_adopted(tiny_model: Callable[..., Path]) -> None:
+    host = FakeTrialHost(favour("graph_optimization_level", duel_speedup=0.99), graph=BIG_GRAPH)
+    decision = ask(tiny_model("MatMul"), host)
+    assert decision.strategy.is_default
+    assert host.dueled
+
+
+def test_a_candidate_that_is_wrong_is_not_adopted_however_fast(tiny_model: Callable[..., Path]) -> None:
+    host = FakeTrialHost(favour("graph_optimization_level", speedup=9.0, error=1e-3), graph=BIG_GRAPH)
+    decision = ask(tiny_model("MatMul"), host)
+    assert decision.strategy.is_default
+    wrong = [t for t in decision.trials if "graph_optimization_level" in t.strategy.session_options]
+    assert wrong and all(not trial.passed and "1.0e-03" in trial.verdict for trial in wrong)
+
+
+def test_other_versions_make_an_entry_stale_and_its_strategy_is_tried_first(tiny_model: Callable[..., Path]) -> None:
+    model = tiny_model("MatMul")
+    first = ask(model, FakeTrialHost(favour("graph_optimization_level"), graph=BIG_GRAPH))
+    cache = open_cache(adapt.cache_directory(settings_for(None)[0]))
+    entry = cache.get("entries", str(first.key))
+    assert entry is not None
+    entry["manifest"]["versions"]["onnxruntime"] = "1.0.0"
+    assert cache.put("entries", str(first.key), entry)
+
+    again = ask(model, host := FakeTrialHost(favour("graph_optimization_level"), graph=BIG_GRAPH))
+    assert again.cache == "stale" and "onnxruntime was 1.0.0" in again.cache_reason
+    assert host.raced[0] == first.strategy
+    assert ask(model).cache == "hit"
+
+
+def test_cached_mode_only_looks_up(tiny_model: Callable[..., Path]) -> None:
+    host = FakeTrialHost()
+    decision = ask(tiny_model(), host, mode="cached")
+    assert decision.strategy.is_default and decision.cache == "miss" and host.calls == []
+    assert "never decided" in decision.reason
+
+
+def test_a_miss_names_the_part_of_the_key_that_is_new(tiny_model: Callable[..., Path]) -> None:
+    model = tiny_model("MatMul", batch="N")
+    ask(model, FakeTrialHost())
+    decision = ask(model, mode="cached", objective="pipeline")
+    assert decision.cache_reason.startswith("policy is 'strict|pipeline|")
+    assert "device" not in decision.cache_reason
+
+
+def test_an_edited_strategy_file_wins_over_the_entry(tiny_model: Callable[..., Path]) -> None:
+    model = tiny_model("MatMul")
+    first = ask(model, FakeTrialHost(graph=BIG_GRAPH))
+    assert first.strategy_file is not None
+    file = Path(first.strategy_file)
+    file.write_text(file.read_text() + "\n[override.session_options]\nintra_op_num_threads = 1\n")
+    second = ask(model)
+    assert second.origin == "override" and second.strategy.session_options == {"intra_op_num_threads": 1}
+    file.write_text("[strategy]\nnonsense = 1\n")
+    with pytest.raises(StrategyError, match="nonsense"):
+        ask(model)
+
+
+def test_a_lossy_decision_made_without_inputs_is_made_anew_with_them(tiny_model: Callable[..., Path]) -> None:
+    model = tiny_model("MatMul")
+    ask(model, FakeTrialHost(graph=BIG_GRAPH), accuracy="fast")
+    real = Feeds(1, True, "given", {"x": (1, 8)})
+    inputs = {"x": np.zeros((1, 4), np.float32)}
+    again = ask(model, host := FakeTrialHost(graph=BIG_GRAPH, feeds=real), accuracy="fast", inputs=inputs)
+    assert again.cache == "stale" and "without real inputs" in again.cache_reason and "race" in host.calls
+    assert ask(model, accuracy="fast").cache == "hit"
+    assert ask(model, accuracy="fast", inputs=inputs).cache == "hit"
+
+
+def test_scheduling_that_won_on_a_busy_machine_is_left_alone_and_marked(tiny_model: Callable[..., Path]) -> None:
+    host = FakeTrialHost(favour("intra_op_num_threads", before=QUIET, after=BUSY), graph=replace(BIG_GRAPH, macs=1000))
+    decision = ask(tiny_model("MatMul"), host)
+    assert any("intra_op_num_threads" in strategy.session_options for strategy in host.dueled)
+    assert decision.strategy.is_default and not decision.complete
+    assert "machine busy" in decision.incomplete_reason
+
+
+def test_what_there_was_no_time_for_is_marked(tiny_model: Callable[..., Path]) -> None:
+    def late(strategy: Strategy) -> Scripted:
+        return Scripted(failure="no time left")
+
+    decision = ask(tiny_model("MatMul"), FakeTrialHost(late, graph=BIG_GRAPH))
+    assert not decision.complete and "no time" in decision.incomplete_reason
+    assert "could be tried" in decision.reason
+
+
+def test_while_another_process_decides_the_session_is_plain(tiny_model: Callable[..., Path]) -> None:
+    model = tiny_model("MatMul")
+    settings, _ = settings_for(None)
+    from ort_metainfer.model.fingerprint import fingerprint
+
+    key = f"{fingerprint(str(model), None).hash} {policy_of(settings, SessionSpec())}"
+    with deciding(adapt.cache_directory(settings), key, 1.0) as mine:
+        assert mine
+        decision = ask(model, host := FakeTrialHost(), budget_s=0.05)
+    assert decision.strategy.is_default and not decision.complete and host.calls == []
+    assert "another process" in decision.reason
+
+
+def test_the_callers_providers_limit_those_allowed() -> None:
+    settings, _ = settings_for(Settings(providers=("OpenVINOExecutionProvider", "CPUExecutionProvider")))
+    only_cpu = policy_of(settings, SessionSpec(providers=(("CPUExecutionProvider", {}),)))
+    assert only_cpu.providers == ("CPUExecutionProvider",)
+    pinned = policy_of(settings, SessionSpec(properties={"intra_op_num_threads": 2, "logid": "mine"}))
+    assert dict(pinned.pinned) == {"intra_op_num_threads": "2"}
+
+
+def test_a_cache_that_cannot_be_written_costs_one_warning(
+    tiny_model: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    with caplog.at_level(logging.WARNING, "ort_metainfer"):
+        decision = ask(tiny_model("MatMul"), FakeTrialHost(graph=BIG_GRAPH), cache_dir=tmp_path / "file" / "cache")
+    assert decision.origin == "default" and decision.strategy_file is None
+    assert len([r for r in caplog.records if "not remembered" in r.message]) == 1
+
+
+def test_the_whole_decision_is_plain_json(tiny_model: Callable[..., Path]) -> None:
+    decision = ask(tiny_model("MatMul"), FakeTrialHost(favour("graph_optimization_level"), graph=BIG_GRAPH))
+    text = json.dumps(decision.as_dict(), allow_nan=False)
+    assert json.loads(text)["strategy"] == decision.strategy.as_dict()
+
+
+@pytest.mark.parametrize("failing", ["graph", "feeds"])
+def test_what_fails_of_ours_ends_in_a_plain_session_and_strict_raises_it(
+    failing: str, tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    error: Any = TrialCrashed("the child died of signal 11; run ort-metainfer doctor")
+    host = FakeTrialHost(**{failing: error})
+    monkeypatch.setattr("ort_metainfer.trials.client.ChildTrialHost", lambda: host)
+    model = tiny_model("MatMul")
+    with caplog.at_level(logging.WARNING, "ort_metainfer"):
+        session = ort_metainfer.InferenceSession(str(model))
+    assert session.run(None, {"x": np.ones((1, 8), np.float32)})[0].shape == (1, 3)
+    assert session.adaptation is not None and "signal 11" in session.adaptation.reason
+    assert [r for r in caplog.records if "signal 11" in r.message]
+    with pytest.raises(TrialCrashed, match="signal 11"):
+        ort_metainfer.InferenceSession(str(model), metainfer=Settings(strict=True))
+
+
+def test_inputs_that_do_not_fit_are_the_callers_mistake(tiny_model: Callable[..., Path]) -> None:
+    with pytest.raises(InputsError, match="nope"):
+        ask(tiny_model("MatMul"), FakeTrialHost(graph=BIG_GRAPH), inputs={"nope": np.zeros(3, np.float32)})
+
+
+def test_a_session_says_what_was_decided_and_run_stays_onnxruntimes_own(
+    tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = FakeTrialHost(favour("graph_optimization_level"), graph=BIG_GRAPH)
+    monkeypatch.setattr("ort_metainfer.trials.client.ChildTrialHost", lambda: host)
+    session = ort_metainfer.InferenceSession(str(tiny_model("MatMul")))
+    assert session.strategy is not None and session.adaptation is not None
+    assert session.strategy == session.adaptation.strategy
+    level = session.strategy.session_options["graph_optimization_level"]
+    assert session.get_session_options().graph_optimization_level.name.lower().endswith(str(level))
+    assert type(session).run is onnxruntime.InferenceSession.run
+    session.set_providers(["CPUExecutionProvider"])
+    assert host.calls.count("race") <= 2, "set_providers only looks up"
