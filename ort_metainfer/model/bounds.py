@@ -10,7 +10,8 @@ from typing import Any
 
 import onnx
 
-from ort_metainfer.model.shapes import Scope, subgraphs
+from ort_metainfer.model.shapes import Scope
+from ort_metainfer.model.walking import subgraphs
 from ort_metainfer.problem import Dim
 
 __all__ = ["index_bounds", "integer_inputs"]
@@ -59,7 +60,7 @@ class _Found:
     def add(self, origins: Origins, limit: Dim) -> None:
         """Note that indices made of ``origins`` must stay below ``limit``."""
         for name, added in origins:
-            if limit in self.sources:
+            if limit is not None and limit in self.sources:
                 self.inputs.setdefault(name, self.sources[limit])
             elif isinstance(limit, int) and limit - added > 0:
                 self.sizes[name] = min(self.sizes.get(name, limit - added), limit - added)

@@ -170,13 +170,13 @@ def save_feeds(feeds: Sequence[Mapping[str, Array]], folder: Path) -> None:
     for old in _numbered(folder):
         old.unlink()
     for index, feed in enumerate(feeds):
-        names = np.frombuffer(json.dumps(list(feed)).encode(), np.uint8)
-        arrays = {f"a{place}": _storable(name, array) for place, (name, array) in enumerate(feed.items())}
+        members: dict[str, Any] = {f"a{place}": _storable(name, feed[name]) for place, name in enumerate(feed)}
+        members[_NAMES] = np.frombuffer(json.dumps(list(feed)).encode(), np.uint8)
         handle = os.open(
             folder / f"{index}.npz", os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600
         )
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, **{_NAMES: names}, **arrays)
+            np.savez(file, **members)
 
 
 def _numbered(folder: Path) -> list[Path]:
@@ -214,7 +214,7 @@ def _read(path: Path) -> Feed:
     """The arrays of an ``.npz`` file by input name: one of ours, or one whose members are named after the inputs."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, Mapping):
+            if not isinstance(file, np.lib.npyio.NpzFile):
                 raise InputsError(f"inputs: {path} holds a single array; an .npz file with one per input is needed")
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:

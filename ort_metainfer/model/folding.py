@@ -11,7 +11,8 @@ import onnx
 import onnx.numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from ort_metainfer.model.shapes import SMALL_ELEMENTS, Scope, subgraphs
+from ort_metainfer.model.shapes import SMALL_ELEMENTS, Scope
+from ort_metainfer.model.walking import subgraphs
 
 __all__ = ["fold"]
 
@@ -41,12 +42,12 @@ whose sizes are looked at first."""
 
 
 def fold(graph: Any, opsets: Mapping[str, int], outer: Scope | None = None) -> int:
-    """Replace nodes whose result is small and known by Constant nodes, in subgraphs too; how many were replaced.
+    """Replace nodes whose result is small and known by Constant nodes, in subgraphs too; how many values became known by it.
 
     ``graph`` has inferred shapes: a Shape of known dimensions is where most of it starts.
     """
+    replaced = 0 if outer is None else _bring_in(graph, outer)
     scope = Scope.of(graph, outer)
-    replaced = 0
     for node in graph.node:
         replaced += sum(fold(inner, opsets, scope) for inner in subgraphs(node))
         value = _value(node, scope, opsets)
@@ -57,6 +58,20 @@ def fold(graph: Any, opsets: Mapping[str, int], outer: Scope | None = None) -> i
             node.CopyFrom(onnx.helper.make_node("Constant", [], [name], name=node.name, value=tensor))
             replaced += 1
     return replaced
+
+
+def _bring_in(graph: Any, outer: Scope) -> int:
+    """Copy the outer constants a subgraph uses into it: ONNX infers a subgraph without the values around it.
+
+    Returns:
+        How many were copied.
+    """
+    own = {value.name for value in (*graph.input, *graph.initializer)} | {name for n in graph.node for name in n.output}
+    used = {name for node in graph.node for name in node.input if name and name not in own}
+    known = sorted(used & set(outer.constants))
+    for name in known:
+        graph.initializer.append(onnx.numpy_helper.from_array(outer.constants[name], name))
+    return len(known)
 
 
 def _value(node: Any, scope: Scope, opsets: Mapping[str, int]) -> np.ndarray[Any, Any] | None:

@@ -12,8 +12,9 @@ import onnx.shape_inference
 
 from ort_metainfer.errors import InputsError
 from ort_metainfer.model.folding import fold
-from ort_metainfer.model.shapes import SMALL_ELEMENTS, named_dim, subgraphs, walk
+from ort_metainfer.model.shapes import SMALL_ELEMENTS, named_dim
 from ort_metainfer.model.stand_ins import stand_in
+from ort_metainfer.model.walking import subgraphs, walk
 
 __all__ = ["Sources", "infer", "probe_shapes", "skeleton"]
 
@@ -89,8 +90,9 @@ def probe_shapes(bare: Any, shapes: Mapping[str, tuple[int, ...]]) -> tuple[dict
                 continue
             while size in taken:
                 size += step
-            dims[axis] = by_name.setdefault(dim, size) if dim is not None else size
-            sources.setdefault(dims[axis], (value.name, axis))
+            mark = size if dim is None else by_name.setdefault(dim, size)
+            dims[axis] = mark
+            sources.setdefault(mark, (value.name, axis))
             size += step
         probed[value.name] = tuple(dim for dim in dims if isinstance(dim, int))
     return {**shapes, **probed}, sources

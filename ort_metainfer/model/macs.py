@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ort_metainfer.model.shapes import Scope, subgraphs
+from ort_metainfer.model.shapes import Scope
 from ort_metainfer.model.stand_ins import STANDS_FOR
+from ort_metainfer.model.walking import subgraphs
 
 __all__ = ["count_macs"]
 

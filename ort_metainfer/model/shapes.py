@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import onnx.numpy_helper
 
 from ort_metainfer.problem import Dim
 
-__all__ = ["SMALL_ELEMENTS", "Scope", "named_dim", "subgraphs", "walk"]
+__all__ = ["SMALL_ELEMENTS", "Scope", "named_dim"]
 
 SMALL_ELEMENTS = 1024
 """Constants up to this many elements keep their values: axes, shapes, pads. Larger ones are weights, whose values say
@@ -31,23 +31,7 @@ def named_dim(dim: Any) -> Dim:
     return None if dim.dim_param in UNNAMED else str(dim.dim_param)
 
 
-def subgraphs(node: Any) -> Iterator[Any]:
-    """The graphs a node holds (If, Loop, Scan, and what other domains define)."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def walk(nodes: Any) -> Iterator[Any]:
-    """Every node of ``nodes``, those in subgraphs included."""
-    for node in nodes:
-        yield node
-        for graph in subgraphs(node):
-            yield from walk(graph.node)
-
-
-def constant_of(node: Any) -> Any:
+def _constant_of(node: Any) -> Any:
     """The tensor of a Constant node that holds one (a TensorProto), or None."""
     if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
         return next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
@@ -76,7 +60,7 @@ class Scope:
         for tensor in graph.initializer:
             scope._add(tensor.name, tensor)
         for node in graph.node:
-            tensor = constant_of(node)
+            tensor = _constant_of(node)
             if tensor is not None and node.output:
                 scope._add(node.output[0], tensor)
         return scope
