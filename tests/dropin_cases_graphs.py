@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +17,21 @@ from tests.dropin_observe import Call
 I64, BOOL, STRING = TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
 
 
+if importlib.util.find_spec("onnxruntime_extensions"):  # brings a library of custom ops; not among our dependencies
+
+    @case(11, adapted=False)
+    def custom_op_library(folder: Path) -> Call:
+        options = onnxruntime.SessionOptions()
+        options.register_custom_ops_library(importlib.import_module("onnxruntime_extensions").get_library_path())
+        node = helper.make_node("StringUpper", ["s"], ["y"], domain="ai.onnx.contrib")
+        opsets = {"": 17, "ai.onnx.contrib": 1}
+        proto = model([node], [info("s", ["N"], STRING)], [info("y", ["N"], STRING)], opsets=opsets)
+        return Call(saved(proto, folder / "model.onnx"), {"s": np.array(["one", "zwei"], dtype=object)}, options)
+
+
 @case(11, refused=True)
-def custom_op_library(folder: Path) -> Call:
-    """No library is built here: it is missing, registering it fails, and the model names its domain without import."""
+def custom_op_library_missing(folder: Path) -> Call:
+    """Registering the library fails, so the op is unknown; the model names its domain without importing it."""
     options = onnxruntime.SessionOptions()
     try:
         options.register_custom_ops_library(str(folder / "libcustom.so"))
