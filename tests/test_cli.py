@@ -461,6 +461,23 @@ def test_the_demos_model_finds_text_on_the_demos_page(zoo_model: Callable[[str],
         assert 0.02 < (found > 0.3).mean() < 0.5
 
 
+@pytest.mark.slow
+def test_the_demo_decides_writes_a_strategy_file_and_finds_it_again(
+    zoo_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from ort_metainfer.cli.demo import DEMO
+
+    folder = tmp_path / "cache" / "demo"
+    folder.mkdir(parents=True)
+    (folder / Path(DEMO.member).name).write_bytes(zoo_model("ppocr_v6_det").read_bytes())
+    done = python("-m", "ort_metainfer", "demo", "--budget-s", "8", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["again"]["cache"] == "hit"
+    assert Strategy.read(document["decision"]["strategy_file"]).as_dict() == document["decision"]["strategy"]
+    assert document["model"]["licence"] == "Apache-2.0"
+
+
 def test_without_a_network_the_demo_says_so_in_one_line(
     monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path
 ) -> None:
