@@ -9,6 +9,7 @@ import pytest
 from ort_metainfer.deciders.base import Decider
 from ort_metainfer.deciders.rule import Rule, is_scheduling, scheduling_options
 from ort_metainfer.deciders.rules import RuleLibrary, all_rules
+from ort_metainfer.deciders.traits import batch_size
 from ort_metainfer.decision import Proposal, Refusal
 from ort_metainfer.errors import SettingsError, StrategyError
 from ort_metainfer.problem import Problem, TensorSpec
@@ -385,3 +386,59 @@ def test_a_busy_machine_takes_nothing_away_where_there_is_no_thread_pool() -> No
         made = problem(others_cpu=1.0, **single)
         assert "rules/machine_busy" not in refusals(made)
         assert LIBRARY.refuse(made, THREADS) is not None
+
+
+@pytest.mark.parametrize(
+    ("macs", "side", "worth_the_way"),
+    [
+        # 4 cores at 20e9 MACs a second against 0.1 ms and 3 * side**2 float32 at 12e9 bytes a second
+        (8_000_000, 8, False),
+        (8_100_000, 8, True),
+        (11_000_000, 224, False),
+        (13_000_000, 224, True),
+        (13_000_000, 448, False),
+    ],
+)
+def test_an_accelerator_is_worth_it_once_the_cpu_takes_longer_than_launch_and_transfer(
+    macs: int, side: int, worth_the_way: bool
+) -> None:
+    made = problem(macs=macs, others=(CUDA_GPU,), shapes={"x": (1, 3, side, side)})
+    assert (LIBRARY.refuse(made, ON_GPU) is None) == worth_the_way
+    assert (ON_GPU in [item.strategy for item in proposals(made)]) == worth_the_way
+
+
+@pytest.mark.parametrize("quantisation", ["qdq", "dynamic", "qoperator"])
+def test_reduced_precision_is_not_proposed_for_models_that_have_reduced_theirs(quantisation: str) -> None:
+    made = problem(quantisation=quantisation, accuracy="fast", inputs_are_real=True, **HEAVY)
+    assert not [item for item in proposals(made) if is_lossy(item.strategy)]
+
+
+@pytest.mark.parametrize(
+    ("made", "batch"),
+    [
+        ({}, 1),
+        ({"inputs": DYNAMIC_IMAGE}, None),
+        ({"inputs": DYNAMIC_IMAGE, "shapes": {"x": (8, 3, 32, 32)}}, 8),
+        ({"inputs": (TensorSpec("sr", "int64", ()), TensorSpec("x", "float32", (2, 512)))}, 2),
+    ],
+)
+def test_the_batch_is_read_from_the_shapes_given_before_those_declared(made: dict[str, Any], batch: int | None) -> None:
+    assert batch_size(problem(**made)) == batch
+
+
+@pytest.mark.parametrize(
+    ("operators", "wide"),
+    [
+        ({"Conv": 26, "Concat": 8}, True),  # SqueezeNet
+        ({"Conv": 94, "Concat": 15, "Gemm": 1}, True),  # Inception v3
+        ({"Conv": 53, "Add": 16, "Gemm": 1}, False),  # ResNet-50
+        ({"Conv": 120, "Concat": 58, "Gemm": 1}, False),  # DenseNet-121: each block waits for the one before
+        ({"Conv": 22, "MatMul": 3, "Concat": 15}, False),  # spindle_unet1d: shape arithmetic
+        ({"Conv": 83, "Concat": 2}, False),  # ppocr_v6_det
+        ({"MatMul": 24, "Concat": 15}, False),  # minilm
+    ],
+)
+def test_parallel_execution_is_thought_of_only_where_branches_carry_weights(
+    operators: dict[str, int], wide: bool
+) -> None:
+    assert (LIBRARY.refuse(problem(operators), PARALLEL) is None) == wide

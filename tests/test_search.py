@@ -11,7 +11,7 @@ from ort_metainfer.deciders.base import Decider
 from ort_metainfer.deciders.rules import RuleLibrary
 from ort_metainfer.deciders.search import Search
 from ort_metainfer.deciders.search_space import declared_space
-from ort_metainfer.decision import Proposal, Refusal, Trial
+from ort_metainfer.decision import Gate, Proposal, Refusal, Trial
 from ort_metainfer.problem import Problem
 from ort_metainfer.strategy import Strategy, Transform
 from tests.decider_conformance import DeciderConformance
@@ -41,7 +41,7 @@ BLOCKS = Strategy(session_config={"session.dynamic_block_base": "4"})
 ONE_MS = Strategy(session_config={"session.intra_op.spin_duration_us": "1000"})
 NO_SPINNING = Strategy(session_config={"session.intra_op.allow_spinning": "0"})
 ONE_THREAD = Strategy(session_options={"intra_op_num_threads": 1})
-ON_OPENVINO = Strategy(provider=OPENVINO, device="CPU", provider_options={"INFERENCE_PRECISION_HINT": "f32"})
+ON_OPENVINO = Strategy(provider=OPENVINO, provider_options={"INFERENCE_PRECISION_HINT": "f32"})
 PATTERN_AND_LEVEL = Strategy(
     session_options={"enable_mem_pattern": False}, session_config={"session.graph_optimizations_loop_level": "2"}
 )
@@ -179,7 +179,7 @@ def test_a_winner_s_rewrites_stay_in_its_neighbours() -> None:
 def test_an_option_that_failed_alone_is_not_tried_in_company(failed: str) -> None:
     made = problem(others=(OPENVINO_CPU,))
     history = [trial(ON_OPENVINO, failed=failed), trial(NO_PATTERN, 1.2)]
-    assert not [s for s in next_strategies(made, history) if s.provider == OPENVINO and s.device == "CPU"]
+    assert not [s for s in next_strategies(made, history) if s.provider == OPENVINO]
 
 
 def test_an_option_measured_slower_alone_is_not_tried_in_company_but_a_tie_is() -> None:
@@ -267,3 +267,18 @@ def test_asked_trial_by_trial_it_finds_the_best_combination_within_its_trials(
     while len(history) < SEARCH.max_trials and (following := next_strategies(made, history)):
         history.append(trial(following[0], measure(following[0])))
     assert max(t.timing.speedup for t in history if t.timing) == pytest.approx(best)
+
+
+def test_a_device_has_one_spelling_in_what_rules_and_search_propose() -> None:
+    made = problem(macs=2_000_000_000, others=(OPENVINO_CPU, OPENVINO_AUTO, CUDA_GPU))
+    by_rules = RuleLibrary(is_lossy=is_lossy).propose(made, ())
+    tried = [trial(item.strategy, 1.1) for item in by_rules if isinstance(item, Proposal)]
+    assert {t.strategy.device for t in tried} == {None, "AUTO"}
+    alone = {s.provider for s in next_strategies(made) if s.provider and not s.session_options}
+    assert alone == {OPENVINO, CUDA}
+    assert not {s for s in next_strategies(made, tried) if s.provider and not (s.session_options or s.session_config)}
+
+
+def test_a_gain_that_was_not_sure_enough_to_pay_is_still_built_upon() -> None:
+    unsure = trial(NO_PATTERN, 1.04).with_gate(Gate("pays", False, "inside the A/A band"))
+    assert PATTERN_AND_LEVEL in next_strategies(problem(), [unsure])

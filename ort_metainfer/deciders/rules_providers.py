@@ -15,6 +15,7 @@ from ort_metainfer.deciders.traits import (
     input_bytes,
     is_heavy,
     is_tiny,
+    named_device,
     other_devices,
     static_sizes,
     whole_cores,
@@ -114,7 +115,7 @@ def _accelerators_pay(problem: Problem) -> bool:
 def _on_accelerators(problem: Problem) -> Iterator[Strategy]:
     seen: set[tuple[str, str | None]] = set()
     for device in _accelerators(problem):
-        place = (device.provider, device.provider_device)
+        place = (device.provider, named_device(problem, device))
         if place not in seen:
             seen.add(place)
             yield Strategy(provider=place[0], device=place[1], provider_options=exact_options(place[0]))
@@ -207,7 +208,7 @@ PROVIDER_RULES = (
         "another provider for the CPU may have better kernels for a model of this size",
         "own measurement: nxrt 0.77-1.1x on a transformer; unknown for others, hence late",
         applies=lambda p: bool(_other_cpu_devices(p)) and is_heavy(p) and "EPContext" not in p.graph.blockers,
-        proposes=lambda p: (Strategy(provider=d.provider, device=d.provider_device) for d in _other_cpu_devices(p)),
+        proposes=lambda p: (Strategy(provider=device.provider) for device in _other_cpu_devices(p)),
     ),
     Rule(
         "openvino_not_for_dynamic_int8",

@@ -36,9 +36,10 @@ class Search:
     gained alone. Left out are: what the history holds; what a rule forbids; what holds an option that alone failed a
     gate or was measured slower, its whole interval below 1.
 
-    Order: predicted speed-up, then fewer options, then the text of ``Strategy.describe``. The prediction is the
-    parent's measured speed-up times the gain of the new option over the one it replaces; gains multiply. An option's
-    gain is what it was measured to gain alone, otherwise its prior (:mod:`~ort_metainfer.deciders.search_space`).
+    Order: predicted speed-up, then fewer options, then the order in which the space declares them. The prediction is
+    the parent's measured speed-up times the gain of the new option over the one it replaces; gains multiply. An
+    option's gain is what it was measured to gain alone, otherwise its prior
+    (:mod:`~ort_metainfer.deciders.search_space`).
 
     Args:
         refuse: every rule's veto (see :meth:`RuleLibrary.refuse`).
@@ -77,7 +78,7 @@ class Search:
                 found[candidate.strategy] = candidate
         return sorted(
             found.values(),
-            key=lambda c: (-c.predicted, len(measured.parts(c.strategy)), c.strategy.describe()),
+            key=lambda c: (-c.predicted, len(measured.parts(c.strategy))),
         )
 
 

@@ -18,6 +18,7 @@ from ort_metainfer.deciders.traits import (
     has_thread_pool,
     is_heavy,
     is_tiny,
+    named_device,
     runs_on_cpu,
     static_sizes,
     whole_cores,
@@ -159,7 +160,7 @@ def _providers(problem: Problem) -> Iterator[Choice]:
         elif device.provider != CPU:
             part = Strategy(
                 provider=device.provider,
-                device=device.provider_device,
+                device=named_device(problem, device),
                 provider_options=exact_options(device.provider),
             )
             known = ("own measurement: nxrt 0.77-1.1x on a transformer", 0.9)
@@ -178,7 +179,7 @@ def _openvino(problem: Problem, device: Device) -> Iterator[Choice]:
         if precision == "bf16" and not computes_bf16(problem):
             continue
         options = openvino_options(problem, precision)
-        part = Strategy(provider=OPENVINO, device=name, provider_options=options)
+        part = Strategy(provider=OPENVINO, device=named_device(problem, device), provider_options=options)
         yield Choice(f"OpenVINO {name or ''} {precision}".replace("  ", " "), part, prior, source, ANY)
         if problem.cpu.lasting_limit and device.kind == "cpu" and "INFERENCE_NUM_THREADS" not in options:
             count = str(whole_cores(problem))
