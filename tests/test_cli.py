@@ -70,8 +70,10 @@ def filled_cache(tmp_path: Path) -> Path:
     from ort_metainfer.strategy_cache.store import open_cache
 
     store = open_cache(tmp_path / "cache")
-    entry = {"strategy": STRATEGY.as_dict(), "origin": "rules", "complete": False, "speedup": [2.5, 2.25, 2.75]}
-    assert store.put("entries", str(KEY), {**entry, "decided_at": "2026-01-02T03:04:05+00:00"})
+    entry: dict[str, Any] = {"model": "/models/detector.onnx", "strategy": STRATEGY.as_dict()}
+    entry |= {"origin": "rules", "complete": False, "speedup": [2.5, 2.25, 2.75]}
+    entry["decided_at"] = "2026-01-02T03:04:05+00:00"
+    assert store.put("entries", str(KEY), entry)
     assert store.put("decisions", str(KEY), DECISION.as_dict())
     return tmp_path / "cache"
 
@@ -215,7 +217,14 @@ def test_cache_ls_lists_the_entries(filled_cache: Path, command: Command) -> Non
     status, out, _ = command("cache", "ls")
     assert status == 0
     assert str(filled_cache) in out
-    for part in ("aaaaaaaaaa", "cpu:Some CPU/avx2/2c", "intra_op_num_threads=1", "2.50x", "2026-01-02"):
+    for part in (
+        "detector.onnx",
+        "x:float32[1,3]",
+        "strict|latency|CPU",
+        "intra_op_num_threads=1",
+        "2.50x",
+        "2026-01-02",
+    ):
         assert part in out
 
 
@@ -275,6 +284,9 @@ def test_devices_gives_the_cpu_and_says_why_others_are_missing(command: Command)
     assert rows["CPUExecutionProvider"]["usable"]
     assert rows["CPUExecutionProvider"]["devices"][0]["kind"] == "cpu"
     assert all(row["reason"] for row in rows.values())
+    told = command("devices")[1]
+    assert rows["CPUExecutionProvider"]["devices"][0]["name"] in told
+    assert all(row["reason"] in told for row in rows.values())
 
 
 @pytest.mark.slow

@@ -45,12 +45,12 @@ def list_entries(cache_dir: str | None, as_json: bool) -> None:
         print_json({"directory": str(folder), "entries": rows})
         return
     console().print(f"{len(rows)} entries in {folder}")
-    grid = table("id", "model", "device", "shapes", "policy", "strategy", "speed-up", "decided")
+    grid = table("id", "model", "shapes", "policy", "strategy", "speed-up", "decided")
     for row in rows:
-        model = (row["model"] or "").removeprefix("sha256:")[:SHORT]
         middle = row["speedup"][0] if row["speedup"] else None
         gain = "-" if middle is None else f"{middle:.2f}x"
-        words = [row[name] or "-" for name in ("device", "shapes", "policy", "strategy")]
+        model = Path(row["label"] or row["model"] or "-").name
+        words = [row[name] or "-" for name in ("shapes", "policy", "strategy")]
         grid.add_row(row["id"], model, *words, gain, row["decided_at"] or "-")
     if rows:
         console().print(grid)
@@ -118,7 +118,8 @@ def entry_row(key: str, entry: Any) -> dict[str, Any]:
     except (KeyError, TypeError, StrategyError):  # written by another release, or by nobody we know
         strategy = None
     rest = {name: value.get(name) for name in ("origin", "complete", "speedup", "decided_at")}
-    return {"id": key_id(key), "key": key, **fields, "strategy": strategy, **rest}
+    label = value.get("model")
+    return {"id": key_id(key), "key": key, "label": label, **fields, "strategy": strategy, **rest}
 
 
 def _open(cache_dir: str | None) -> tuple[Path, StrategyCache]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from ort_metainfer.cli.arguments import as_json
-from ort_metainfer.cli.output import console, only_json, print_json, table
+from ort_metainfer.cli.output import console, only_json, print_json
 
 __all__ = ["devices"]
 
@@ -22,14 +23,17 @@ def devices(as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    grid = table("provider", "device", "kind", "cores", "features", "note")
-    for row in rows:
-        for device in row["devices"] or [{}]:
-            cores = "" if device.get("cores") is None else f"{device['cores']:g}"
-            name = " ".join(text for text in (device.get("provider_device"), device.get("name")) if text)
-            features = " ".join(device.get("features", ()))
-            grid.add_row(row["provider"], name or "-", device.get("kind", ""), cores, features, row["reason"])
-    console().print(grid)
+    console().print("\n".join(line for row in rows for line in device_lines(row)))
+
+
+def device_lines(row: Mapping[str, Any]) -> Iterator[str]:
+    """One provider in words: its name with what was found out, then a line for each device."""
+    yield f"{row['provider'].removesuffix('ExecutionProvider'):<10}{row['reason']}"
+    for device in row["devices"]:
+        name = " ".join(text for text in (device["provider_device"], device["name"]) if text)
+        cores = [] if device["cores"] is None else [f"{device['cores']:g} cores"]
+        words = ", ".join([f"{device['kind']}: {name}", *cores, *device["features"]])
+        yield f"{'':<10}{words}"
 
 
 def survey() -> list[dict[str, Any]]:
