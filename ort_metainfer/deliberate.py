@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["Deliberation"]
 
 MAX_TRIALS = 30
+"""A decision that needed more would be a search of its own."""
+
+BATCH = 4
+"""Strategies of the search raced at a time: it learns from each race what to combine next."""
+
+DUEL_SHARE = 0.4
+"""Share of the budget below which no further race is begun: the winner has to be confirmed in a fresh process."""
 
 
 class Deliberation:
@@ -40,6 +47,7 @@ class Deliberation:
     ) -> None:
         self.request, self.spec, self.model, self.host, self.cache = request, spec, model, host, cache
         self.model_file, self.deadline = model_file, deadline
+        self._budget_s = max(0.0, deadline - time.monotonic())
         self.settings = request.settings
         self.proposals: list[Proposal] = []
         self.refusals: list[Refusal] = []
@@ -101,10 +109,10 @@ class Deliberation:
 
     def _decide(self, setup: Setup, graph: Graph, feeds: Feeds, prior: Strategy | None) -> Decision:
         problem = self._problem(graph, feeds)
-        thresholds = Thresholds.of(problem.policy.accuracy)
-        self._try(setup, problem, self._first_proposals(problem, prior), thresholds, self._until(0.5))
-        if self._left() > 1.0 and len(self.trials) < MAX_TRIALS:
-            self._try(setup, problem, self._search(problem), thresholds, self._until(0.5))
+        thresholds = Thresholds.of(problem.policy.accuracy if feeds.are_real else "strict")
+        self._try(setup, self._first_proposals(problem, prior), thresholds)
+        while self._left() > self._budget_s * DUEL_SHARE and (more := self._search(problem)):
+            self._try(setup, more[:BATCH], thresholds)
         winner = self._confirm(setup, thresholds, problem)
         return self._conclude(problem, winner)
 
@@ -113,8 +121,6 @@ class Deliberation:
         from ort_metainfer.hardware.state import observe
 
         policy = policy_of(self.settings, self.spec)
-        if not feeds.are_real:
-            policy = replace(policy, accuracy="strict")
         return Problem(
             model=self.model,
             graph=graph,
@@ -165,19 +171,12 @@ class Deliberation:
                 allowed.append(answer)
         return allowed[: MAX_TRIALS - len(self.trials)]
 
-    def _try(
-        self,
-        setup: Setup,
-        problem: Problem,
-        proposals: list[Proposal],
-        thresholds: Thresholds,
-        deadline: float,
-    ) -> None:
+    def _try(self, setup: Setup, proposals: list[Proposal], thresholds: Thresholds) -> None:
         if not proposals:
             return
         self.proposals += proposals
         self._say(f"trying {len(proposals)} strategies")
-        self.trials += self.host.race(setup, proposals, thresholds, deadline, self.request.progress)
+        self.trials += self.host.race(setup, proposals, thresholds, self._until(0.5), self.request.progress)
 
     def _confirm(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> Trial | None:
         """The best trial that a duel in a fresh process confirms; the next best where the first fails it."""
@@ -189,21 +188,21 @@ class Deliberation:
             self._say(f"confirming {leader.strategy.describe()}")
             confirmed = self.host.duel(setup, leader, thresholds, self.deadline - 0.2)
             self.trials[self.trials.index(leader)] = confirmed
-            if confirmed.passed and not self._was_disturbed(confirmed):
+            if confirmed.passed and not self._was_disturbed(confirmed, problem):
                 return confirmed
         return None
 
-    def _was_disturbed(self, trial: Trial) -> bool:
-        """Whether a scheduling option won while the machine was busy: then it is not adopted."""
-        from ort_metainfer.deciders.rules import is_scheduling
+    def _was_disturbed(self, trial: Trial, problem: Problem) -> bool:
+        """Whether the rules forbid it in the state the machine was in while it was tried: scheduling, on a busy one."""
+        from ort_metainfer.deciders.rules import RuleLibrary
 
-        states = [state for state in (trial.before, trial.after) if state is not None]
-        reasons = [reason for state in states if (reason := state.busy_reason)]
-        if not reasons or not is_scheduling(trial.strategy):
-            return False
-        subject = trial.strategy.describe()
-        self.refusals.append(Refusal(subject, "load", f"machine busy ({reasons[0]}), scheduling left alone"))
-        return True
+        for state in (trial.before, trial.after):
+            if state is not None:
+                refusal = RuleLibrary().refuse(replace(problem, state=state), trial.strategy)
+                if refusal is not None:
+                    self.refusals.append(refusal)
+                    return True
+        return False
 
     def _conclude(self, problem: Problem, winner: Trial | None) -> Decision:
         from ort_metainfer.adapt import key_of
