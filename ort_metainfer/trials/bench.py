@@ -190,7 +190,8 @@ class Bench:
             name = takers[turn]
             self.announce("timing", name)
             twin = self.twins.get(name) if turn == name else None
-            turns[turn] = take_turn(self._runner(name, feed), self.plan, self.clock, twin and self._runner(twin, feed))
+            run_twin = None if twin is None else self._runner(twin, feed)
+            turns[turn] = take_turn(self._runner(name, feed), self.plan, self.clock, run_twin)
         self.rounds.append(turns)
         self.speaker.say("round", turns={turn: figures.as_dict() for turn, figures in turns.items()})
         return turns

@@ -224,7 +224,7 @@ class ChildTrialHost:
                 if message["event"] == "round":
                     rounds.append(turns_of(message))
                 elif message["event"] == "done":
-                    trial = replace(trial, before=trial.after, after=states_of(message)["after"])
+                    trial = replace(trial, before=trial.after, after=states_of(message)[1])
         except TrialError as error:
             if not (isinstance(error, TrialTimeout) and rounds and time.monotonic() >= deadline):
                 return replace(trial, failure=f"in the confirming duel, {error}")

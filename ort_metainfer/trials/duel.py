@@ -7,7 +7,7 @@ order is the same, so that whatever favours the first or the last session of a p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ort_metainfer.decision import Gate, Timing
@@ -43,27 +43,26 @@ class Look:
 
 
 def look_at(rounds: Rounds, thresholds: Thresholds, time_is_up: bool = False) -> Look | None:
-    """The figures after these rounds; None before the first.
+    """The figures after these rounds; None between looks, and before the first round.
 
     Args:
         rounds: turns by the names above.
         thresholds: what is asked.
         time_is_up: whether no further round will follow, whatever this look says.
     """
+    if len(rounds) in LOOKS:
+        look = _look(rounds, thresholds, final=False)
+        if look is not None and gates.is_settled(look.timing, thresholds, look.alone):
+            return replace(look, is_over=True)
+        if not time_is_up and len(rounds) < MAX_ROUNDS:
+            return look
+    return _look(rounds, thresholds, final=True) if time_is_up or len(rounds) >= MAX_ROUNDS else None
+
+
+def _look(rounds: Rounds, thresholds: Thresholds, final: bool) -> Look | None:
     candidate = tuple(name for name in CANDIDATE if rounds and name in rounds[-1])
-    if not candidate:
-        return None
-    is_look = len(rounds) in LOOKS
-    early = compare(rounds, candidate, BASELINE, thresholds.confidence, final=False)
-    if early is None:
-        return None
-    alone = _alone(rounds, thresholds, final=False)
-    if is_look and gates.is_settled(early, thresholds, alone):
-        return Look(early, alone, True)
-    if not time_is_up and len(rounds) < MAX_ROUNDS:
-        return Look(early, alone, False)
-    final = compare(rounds, candidate, BASELINE, thresholds.confidence, final=True)
-    return None if final is None else Look(final, _alone(rounds, thresholds, final=True), True)
+    timing = compare(rounds, candidate, BASELINE, thresholds.confidence, final) if candidate else None
+    return None if timing is None else Look(timing, _alone(rounds, thresholds, final), final)
 
 
 def _alone(rounds: Rounds, thresholds: Thresholds, final: bool) -> Interval | None:

@@ -24,11 +24,10 @@ def turns_of(message: dict[str, Any]) -> dict[str, Turn]:
     return {name: Turn.from_dict(plain) for name, plain in message["turns"].items()}
 
 
-def states_of(message: dict[str, Any]) -> dict[str, HardwareState | None]:
+def states_of(message: dict[str, Any]) -> tuple[HardwareState | None, HardwareState | None]:
     """``before`` and ``after`` of a ``done`` event."""
-    return {
-        name: HardwareState(**message[name]) if message.get(name) is not None else None for name in ("before", "after")
-    }
+    before, after = (message.get(name) for name in ("before", "after"))
+    return HardwareState(**before) if before else None, HardwareState(**after) if after else None
 
 
 class Ledger:
@@ -43,7 +42,6 @@ class Ledger:
         self._trials = [Trial(proposal.strategy, proposal.by) for proposal in candidates]
         self._thresholds = thresholds
         self._rounds: list[dict[str, Turn]] = []
-        self._is_done = False
 
     @property
     def open_candidates(self) -> list[int]:
@@ -78,10 +76,9 @@ class Ledger:
         elif event == "round":
             self._rounds.append(turns_of(message))
         elif event == "done":
-            self._is_done = True
-            if self._rounds:
-                states = states_of(message)
-                self._trials = [replace(t, **states) if self._is_timed(i) else t for i, t in enumerate(self._trials)]
+            before, after = states_of(message)
+            for index in filter(self._is_timed, range(len(self._trials))):
+                self._trials[index] = replace(self._trials[index], before=before, after=after)
 
     def blame(self, index: int, reason: str) -> None:
         """One candidate failed, and with it its child."""
