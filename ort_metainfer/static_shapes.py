@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as PlainSession
+from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, InvalidArgument
 
 from ort_metainfer.decision import Decision
 from ort_metainfer.options import open_session
@@ -24,6 +25,10 @@ _ORT_TYPE = {
     "float32": "float",
     "float64": "double",
 }
+
+
+REFUSALS = (InvalidArgument, EPFail, ValueError)
+"""Other shapes; the provider's failure, from which only the general session falls back; a value of its memory."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,21 @@ class _General:
             return self._session
 
 
-class _ShapeGuard:
-    """Mixed into the class of a guarded session."""
+class _ShapeGuard(PlainSession):  # type: ignore[misc]  # onnxruntime ships no types
+    """Stands in a guarded session's class between the caller's own classes and onnxruntime's.
 
+    ``run`` and ``run_with_ort_values`` try the fixed session first. All else that needs a native session, bindings
+    above all, which outlive a call and its shapes, gets the general one.
+    """
+
+    _metainfer_kind: type[Any]
+    _metainfer_fixed: Any
     _metainfer_general: _General
-    _metainfer_declared: tuple[list[DeclaredArg], list[DeclaredArg]]
+    _metainfer_declared: tuple[list[Any], list[Any]]
+
+    @property
+    def _sess(self) -> Any:
+        return self._metainfer_general()._sess
 
     def get_inputs(self) -> list[Any]:
         """Inputs as the model declares them."""
@@ -71,41 +86,71 @@ class _ShapeGuard:
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """As onnxruntime's own, for any shapes."""
         try:
-            return super().run(output_names, input_feed, run_options)  # type: ignore[misc]
-        except InvalidArgument:  # other shapes; or a mistake, which the general session will name
-            return self._metainfer_general().run(output_names, input_feed, run_options)
+            return self._metainfer_fixed.run(output_names, input_feed, run_options)
+        except REFUSALS:  # other shapes; or a mistake, which the general session will name
+            pass
+        return super().run(output_names, input_feed, run_options)
 
     def run_with_ort_values(self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None) -> Any:
         """As onnxruntime's own, for any shapes."""
         try:
-            return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)  # type: ignore[misc]
-        except InvalidArgument:
-            return self._metainfer_general().run_with_ort_values(output_names, input_dict_ort_values, run_options)
+            return self._metainfer_fixed.run_with_ort_values(output_names, input_dict_ort_values, run_options)
+        except REFUSALS:
+            pass
+        return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
 
-    def run_async(
-        self, output_names: Any, input_feed: Any, callback: Any, user_data: Any, run_options: Any = None
-    ) -> None:
-        """As onnxruntime's own, for any shapes: on the general session, since a refusal would come too late to
-        catch."""
-        self._metainfer_general().run_async(output_names, input_feed, callback, user_data, run_options)
+    def end_profiling(self) -> str:
+        """As onnxruntime's own: the fixed session is the one that is profiled."""
+        return str(self._metainfer_fixed.end_profiling())
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """As onnxruntime's own; the session is then no longer guarded unless the new one fixes shapes too."""
-        self.__class__ = type(self).__mro__[2]  # type: ignore[assignment]  # what it was before guard()
+        self.__class__ = self._metainfer_kind  # type: ignore[assignment]
+        for name in ("_metainfer_fixed", "_metainfer_general", "_metainfer_declared"):
+            self.__dict__.pop(name)
         self.set_providers(providers, provider_options)
+
+    def __copy__(self) -> Any:
+        twin = self._metainfer_kind.__new__(self._metainfer_kind)
+        twin.__dict__.update(self.__dict__)
+        twin.__class__ = type(self)
+        return twin
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """By the class that can be imported: a subclass that pickles itself travels as that."""
+        reduced = super().__reduce_ex__(protocol)
+        if not isinstance(reduced, tuple):
+            return reduced
+        kinds = {type(self): self._metainfer_kind}
+        arguments = tuple(kinds.get(part, part) if isinstance(part, type) else part for part in reduced[1])
+        return (kinds.get(reduced[0], reduced[0]), arguments, *reduced[2:])
 
 
 def guard(session: Any, model: str | bytes, spec: SessionSpec, decision: Decision) -> None:
     """Make ``session``, whose symbolic dimensions were fixed, take any shapes, and show the shapes the model
     declares."""
-    session._metainfer_general = _General(lambda: open_session(model, spec, Strategy()))
-    graph = decision.graph
-    if graph is None:
-        general = session._metainfer_general()
-        session._metainfer_declared = (general.get_inputs(), general.get_outputs())
+    unprofiled = {name: value for name, value in spec.properties.items() if name != "enable_profiling"}
+    general = _General(lambda: open_session(model, replace(spec, properties=unprofiled), Strategy()))
+    if decision.graph is None:
+        declared: Any = (general().get_inputs(), general().get_outputs())
     else:
-        declared = tuple([DeclaredArg.of(tensor) for tensor in tensors] for tensors in (graph.inputs, graph.outputs))
-        session._metainfer_declared = declared
+        tensors = (decision.graph.inputs, decision.graph.outputs)
+        declared = tuple([DeclaredArg.of(tensor) for tensor in side] for side in tensors)
     kind = type(session)
-    if not issubclass(kind, _ShapeGuard):
-        session.__class__ = type(kind.__name__, (_ShapeGuard, kind), {"__module__": kind.__module__})
+    session.__class__ = _guarded(kind)
+    session._metainfer_fixed = _fixed_of(session)
+    session._metainfer_general, session._metainfer_declared = general, declared
+
+
+def _guarded(kind: type[Any]) -> type[Any]:
+    """``kind`` with the guard below the caller's own classes, so that what they override is called first."""
+    bases = (_ShapeGuard,) if kind is PlainSession else (kind, _ShapeGuard)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, bases, {**names, "_metainfer_kind": kind})
+
+
+def _fixed_of(session: Any) -> Any:
+    """The session as onnxruntime made it, in an object of onnxruntime's own class; it never falls back by itself."""
+    fixed = PlainSession.__new__(PlainSession)
+    fixed.__dict__.update(session.__dict__, _enable_fallback=False)
+    return fixed
