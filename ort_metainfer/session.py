@@ -148,6 +148,7 @@ def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
     self._sess_options = plan.options
     try:
         _plain_create(self, plan.providers, plan.provider_options)
+        _guard_shapes(self, plan)
     except Exception as error:
         self._sess_options = caller_options
         if plan.strict:
@@ -156,7 +157,6 @@ def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
         _fail_open(self, error)
         return False
     self._fallback_providers = _fallback_of(providers)
-    _guard_shapes(self, plan)
     return True
 
 
