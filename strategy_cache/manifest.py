@@ -10,8 +10,8 @@ from typing import Any
 
 import onnxruntime
 
+from ort_metainfer._version import VERSION
 from ort_metainfer.decision import Manifest
-from ort_metainfer.version import VERSION
 
 __all__ = ["current_manifest", "manifest_from_dict"]
 
