@@ -39,6 +39,12 @@ def test_every_public_name_of_onnxruntime_is_there_and_only_the_session_is_repla
     assert issubclass(ort_metainfer.InferenceSession, onnxruntime.InferenceSession)
 
 
+def test_no_module_of_ours_bears_a_name_that_onnxruntime_has() -> None:
+    """Importing ``ort_metainfer.x`` sets ``ort_metainfer.x``, which would hide onnxruntime's ``x`` from then on."""
+    ours = {path.stem for path in (ROOT / "ort_metainfer").iterdir()} | {"providers", "strategy_cache"}
+    assert ours.isdisjoint(name for name in dir(onnxruntime) if not name.startswith("_"))
+
+
 def test_a_name_that_neither_has_is_an_attribute_error_that_says_so() -> None:
     with pytest.raises(AttributeError, match=r"ort_metainfer.*no_such_name.*onnxruntime"):
         ort_metainfer.no_such_name  # noqa: B018
