@@ -1,6 +1,6 @@
 """This package's version: a constant, so that a start does not search the installed distributions for it.
 
-The name has an underscore because ``ort_metainfer.version`` is onnxruntime's own version, as ``onnxruntime.version`` is.
+The underscore: ``ort_metainfer.version`` is onnxruntime's own version, as ``onnxruntime.version`` is.
 """
 
 __all__ = ["VERSION"]

@@ -119,11 +119,15 @@ class _ShapeGuard(PlainSession):  # type: ignore[misc]  # onnxruntime ships no t
     def __reduce_ex__(self, protocol: Any) -> Any:
         """By the class that can be imported: a subclass that pickles itself travels as that."""
         reduced = super().__reduce_ex__(protocol)
-        if not isinstance(reduced, tuple):
+        if not isinstance(reduced, tuple) or type(self) not in reduced[1]:
             return reduced
-        kinds = {type(self): self._metainfer_kind}
-        arguments = tuple(kinds.get(part, part) if isinstance(part, type) else part for part in reduced[1])
-        return (kinds.get(reduced[0], reduced[0]), arguments, *reduced[2:])
+        # Not copyreg.__newobj__: pickle demands the object's very class of it.
+        return (_blank, (self._metainfer_kind,), *reduced[2:])
+
+
+def _blank(kind: type[Any]) -> Any:
+    """An object that is yet to be given its state."""
+    return kind.__new__(kind)
 
 
 def guard(session: Any, model: str | bytes, spec: SessionSpec, decision: Decision) -> None:
