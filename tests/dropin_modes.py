@@ -19,10 +19,10 @@ intra_op_num_threads = 1
 MODES = ("off", "strategy")
 
 
-def strategy_file(folder: Path) -> Path:
-    """The strategy as a file."""
+def strategy_file(folder: Path, strategy: str = STRATEGY) -> Path:
+    """A strategy as a file."""
     file = folder / "strategy.toml"
-    file.write_text(STRATEGY)
+    file.write_text(strategy)
     return file
 
 

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import os
 import pickle
+import pkgutil
 import signal
 import threading
 import weakref
@@ -75,6 +76,13 @@ def test_everything_public_in_onnxruntime_is_there_and_the_same():
     assert ort_metainfer.__version__ == onnxruntime.__version__
     with pytest.raises(AttributeError, match="no_such_name"):
         ort_metainfer.no_such_name  # noqa: B018 (the access is what is tested)
+
+
+def test_no_module_of_ours_takes_a_name_that_onnxruntime_has():
+    """Importing a submodule sets it on the package, over whatever __getattr__ would have found."""
+    ours = {module.name for module in pkgutil.iter_modules(ort_metainfer.__path__)}
+    assert "session" in ours
+    assert not ours & {*dir(onnxruntime)}
 
 
 def test_a_star_import_brings_onnxruntime_s_names_too():

@@ -1,0 +1,164 @@
+"""A session whose shapes a strategy fixed is used like any other, with any shapes."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import ort_metainfer
+from ort_metainfer import static_shapes
+from tests.dropin_models import dense, saved, values
+from tests.dropin_modes import strategy_file
+from tests.dropin_observe import attempt, plain
+
+Base = onnxruntime.InferenceSession
+Ours = ort_metainfer.InferenceSession
+FIXED = {"x": values(3, 8)}
+OTHER = {"x": values(5, 8)}
+
+
+@pytest.fixture(autouse=True)
+def fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_METAINFER_STRATEGY", str(strategy_file(tmp_path, "[strategy.static_shapes]\nN = 3\n")))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return saved(dense(), tmp_path / "model.onnx")
+
+
+def expected(path: str, feeds: dict[str, np.ndarray]) -> Any:
+    return plain(Base(path).run(None, feeds))
+
+
+class Labelled(Ours):
+    """A user's subclass that changes what run() returns and pickles itself by its path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def run(self, *args: Any, **keywords: Any) -> Any:
+        return ["label", *super().run(*args, **keywords)]
+
+    def __getstate__(self) -> str:
+        return self.path
+
+    def __setstate__(self, path: str) -> None:
+        self.__init__(path)  # type: ignore[misc]  (the usual recipe)
+
+
+@pytest.mark.parametrize("feeds", [FIXED, OTHER], ids=["its own shapes", "other shapes"])
+def test_what_a_subclass_overrides_is_called(feeds: dict[str, np.ndarray], path: str):
+    label, output = Labelled(path).run(None, feeds)
+    assert label == "label"
+    assert (plain(output),) == expected(path, feeds)
+
+
+def test_a_subclass_travels_by_its_own_recipe(path: str):
+    again = pickle.loads(pickle.dumps(Labelled(path)))  # noqa: S301 (our own bytes, from the line's other end)
+    assert isinstance(again, Labelled)
+    assert again.run(None, OTHER)[0] == "label"
+
+
+def test_a_copy_takes_any_shapes_too(path: str):
+    twin = copy.copy(Ours(path))
+    assert [plain(twin.run(None, feeds)) for feeds in (FIXED, OTHER)] == [expected(path, f) for f in (FIXED, OTHER)]
+
+
+@pytest.mark.parametrize("binds", ["io_binding", "IOBinding"])
+@pytest.mark.parametrize("feeds", [FIXED, OTHER], ids=["its own shapes", "other shapes"])
+def test_bindings_take_any_shapes(binds: str, feeds: dict[str, np.ndarray], path: str):
+    session = Ours(path)
+    binding = session.io_binding() if binds == "io_binding" else onnxruntime.IOBinding(session)
+    binding.bind_cpu_input("x", feeds["x"])
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    assert plain(binding.copy_outputs_to_cpu()) == expected(path, feeds)
+
+
+def test_values_of_the_session_s_own_memory_are_taken(path: str):
+    session = Ours(path)
+    if not hasattr(session, "create_ortvalue_from_shape_and_type"):
+        pytest.skip("since onnxruntime 1.30")
+    value = session.create_ortvalue_from_shape_and_type([3, 8], np.float32, "cpu")
+    value.update_inplace(FIXED["x"])
+    (output,) = session.run_with_ort_values(None, {"x": value})
+    assert (plain(output.numpy()),) == expected(path, FIXED)
+
+
+def test_run_async_takes_any_shapes(path: str):
+    done, results = threading.Event(), []
+
+    def finished(outputs: Any, _: Any, error: str) -> None:
+        results.append((plain(outputs), error))
+        done.set()
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    Ours(path, options).run_async(None, OTHER, finished, None)
+    assert done.wait(60)
+    assert results == [(expected(path, OTHER), "")]
+
+
+def test_one_profile_is_written(path: str, tmp_path: Path):
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    session = Ours(path, options)
+    session.run(None, FIXED)
+    session.run(None, OTHER)
+    written = session.end_profiling()
+    assert [str(file) for file in tmp_path.glob("profile*")] == [written]
+
+
+@pytest.mark.parametrize("feeds", [{}, {"x": values(3, 7)}, {"x": np.zeros((3, 8), np.int64)}, {"x": "text"}])
+def test_a_mistake_raises_what_plain_onnxruntime_raises(feeds: dict[str, Any], path: str):
+    assert attempt(lambda: Ours(path).run(None, feeds)) == attempt(lambda: Base(path).run(None, feeds))
+
+
+def test_the_general_session_is_made_only_when_needed_and_freed_with_the_rest(path: str, monkeypatch):
+    made: list[Any] = []
+    open_session = static_shapes.open_session
+    monkeypatch.setattr(static_shapes, "open_session", lambda *a: made.append(s := open_session(*a)) or s)
+    gc.disable()
+    try:
+        session = Ours(path)
+        made.clear()  # an override knows no features, so the general session told the shapes
+        session.run(None, FIXED)
+        assert made == []
+        handles = [weakref.ref(session), weakref.ref(session._sess), weakref.ref(session._metainfer_fixed._sess)]
+        del session
+        made.clear()
+        assert [handle() for handle in handles] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_a_patched_session_is_guarded_too_and_set_providers_ends_it(path: str):
+    with ort_metainfer.patch():
+        session = Base(path)
+    assert isinstance(session, Base)
+    assert plain(session.run(None, OTHER)) == expected(path, OTHER)
+    session.set_providers(["CPUExecutionProvider"])
+    assert type(session) is Base
+    assert plain(session.run(None, OTHER)) == expected(path, OTHER)
+
+
+def test_a_guard_that_cannot_be_set_up_costs_the_strategy_only(path: str, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: Any) -> Any:
+        raise TypeError("object layout differs")
+
+    monkeypatch.setattr(static_shapes, "guard", broken)
+    session = Ours(path)
+    assert plain(session.run(None, OTHER)) == expected(path, OTHER)
+    assert session.strategy.is_default
