@@ -421,6 +421,12 @@ def test_tune_explain_and_bench_agree_on_one_strategy(tiny_model: Any, tmp_path:
     told = python("-m", "ort_metainfer", "explain", model)
     assert "trials" in told.stdout
     assert decided["key"]["device"] in told.stdout
+    file = Path(decided["strategy_file"])
+    file.write_text(file.read_text() + "\n[override.session_options]\nintra_op_num_threads = 1\n")
+    edited = json.loads(python("-m", "ort_metainfer", "explain", model, "--json").stdout)
+    assert (edited["origin"], edited["trials"]) == ("override", decided["trials"])
+    assert edited["strategy"]["session_options"]["intra_op_num_threads"] == 1
+    file.unlink()
     timed = python("-m", "ort_metainfer", "bench", model, "--rounds", "5", "--seconds", "2", "--json")
     assert timed.returncode == 0, timed.stderr
     document = json.loads(timed.stdout)

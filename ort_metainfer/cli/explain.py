@@ -17,6 +17,9 @@ from ort_metainfer.settings import Settings
 
 __all__ = ["explain"]
 
+STORY = ("proposals", "refusals", "trials", "manifest", "state", "decided_in_s")
+"""Fields of a stored decision that tell how it was reached; the others are as the cache answers today."""
+
 
 @click.command()
 @model_argument
@@ -49,13 +52,13 @@ def look_up(model: Path, settings: Settings) -> tuple[dict[str, Any], list[dict[
         return document, []
     key = key_of(identity, graph, resolved, spec)
     stored = store.get("decisions", str(key)) or {}
-    document = {
-        **document,
-        "key": asdict(key),
-        **stored,
-        **{name: document[name] for name in ("cache", "cache_reason")},
-    }
-    return document, same_model(key, store.keys("decisions"))
+    return merged({**document, "key": asdict(key)}, stored), same_model(key, store.keys("decisions"))
+
+
+def merged(today: dict[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What is in force today, with the story of how it was decided; who decided, where nobody has edited it since."""
+    names = (*STORY, "origin", "reason") if today["origin"] == "cache" else STORY
+    return {**today, **{name: stored[name] for name in names if name in stored}}
 
 
 def same_model(key: CacheKey, texts: Iterable[str]) -> list[dict[str, str]]:
