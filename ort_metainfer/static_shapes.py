@@ -66,7 +66,7 @@ class _ShapeGuard(PlainSession):  # type: ignore[misc]  # onnxruntime ships no t
     above all, which outlive a call and its shapes, gets the general one.
     """
 
-    _metainfer_kind: type[Any]
+    _metainfer_kind: Any
     _metainfer_fixed: Any
     _metainfer_general: _General
     _metainfer_declared: tuple[list[Any], list[Any]]
@@ -105,13 +105,13 @@ class _ShapeGuard(PlainSession):  # type: ignore[misc]  # onnxruntime ships no t
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """As onnxruntime's own; the session is then no longer guarded unless the new one fixes shapes too."""
-        self.__class__ = self._metainfer_kind  # type: ignore[assignment]
+        self.__class__ = self._metainfer_kind
         for name in ("_metainfer_fixed", "_metainfer_general", "_metainfer_declared"):
             self.__dict__.pop(name)
         self.set_providers(providers, provider_options)
 
     def __copy__(self) -> Any:
-        twin = self._metainfer_kind.__new__(self._metainfer_kind)
+        twin = _blank(self._metainfer_kind)
         twin.__dict__.update(self.__dict__)
         twin.__class__ = type(self)
         return twin
@@ -125,7 +125,7 @@ class _ShapeGuard(PlainSession):  # type: ignore[misc]  # onnxruntime ships no t
         return (_blank, (self._metainfer_kind,), *reduced[2:])
 
 
-def _blank(kind: type[Any]) -> Any:
+def _blank(kind: Any) -> Any:
     """An object that is yet to be given its state."""
     return kind.__new__(kind)
 
