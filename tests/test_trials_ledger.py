@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import queue
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -15,8 +17,9 @@ from ort_metainfer.decision import Gate, Proposal
 from ort_metainfer.errors import InputsError, TrialCrashed, TrialError, TrialTimeout
 from ort_metainfer.problem import HardwareState
 from ort_metainfer.strategy import Strategy
+from ort_metainfer.trials import child as child_module
 from ort_metainfer.trials.channel import decode, encode
-from ort_metainfer.trials.child import interpreter
+from ort_metainfer.trials.child import Child, interpreter
 from ort_metainfer.trials.client import Dialogue, _attribute
 from ort_metainfer.trials.ledger import Ledger
 from ort_metainfer.trials.task import Thresholds
@@ -147,11 +150,13 @@ def test_a_candidate_that_failed_a_gate_is_not_given_to_the_next_child() -> None
     assert ledger.trials()[0].verdict == "no kernel"
 
 
-def test_the_load_while_timing_is_kept_with_those_that_were_timed() -> None:
+@pytest.mark.parametrize("event", ["state", "done"])
+def test_the_load_while_timing_is_kept_with_those_that_were_timed(event: str) -> None:
+    """``state`` comes at each look, so that a child killed at the deadline has said how busy the machine was."""
     ledger = Ledger(PROPOSALS, Thresholds())
     ledger.note(round_event(c0=5.0))
     state = asdict(HardwareState(when=1.0, window_s=2.0, others_cpu=0.5))
-    ledger.note({"event": "done", "before": None, "after": state})
+    ledger.note({"event": event, "before": None, "after": state})
     timed, untimed, _ = ledger.trials()
     assert timed.after is not None
     assert timed.after.others_cpu == 0.5
@@ -171,6 +176,18 @@ def test_what_is_no_message_is_ignored(line: str) -> None:
 def test_arrays_are_not_sent_by_accident() -> None:
     with pytest.raises(TypeError, match="cannot send ndarray"):
         encode({"values": np.zeros(3)})
+
+
+def test_memory_is_looked_at_while_a_child_talks_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(child_module.time, "monotonic", lambda: 0.02 * next(ticks))
+    child, looks = Child.__new__(Child), []
+    child._lines, child._sampled_at = queue.Queue(), 0.0
+    monkeypatch.setattr(child, "_guard_memory", lambda: looks.append(None))
+    for _ in range(50):
+        child._lines.put('{"event": "timing"}\n')
+        child.receive(1e9)
+    assert len(looks) >= 50 * 0.02 / (child_module.SAMPLE_S + 0.02) - 1  # one second of talk
 
 
 @pytest.mark.parametrize("path", ["", None, "/usr/sbin/uwsgi", "C:\\Program Files\\App\\app.exe"])

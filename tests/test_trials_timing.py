@@ -188,8 +188,10 @@ def sampler(
     return lambda: {name: 10 * math.exp(level + generator.gauss(0, noise)) for name, level in levels.items()}
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.10])
-@pytest.mark.parametrize("most", [5, 7, MAX_ROUNDS])
+@pytest.mark.parametrize(
+    ("noise", "most"),
+    [(0.02, 5), (0.02, MAX_ROUNDS), (0.10, 7), pytest.param(0.10, MAX_ROUNDS, marks=pytest.mark.slow)],
+)
 def test_a_session_never_pays_against_itself(noise: float, most: int) -> None:
     generator = random.Random(5)
     adopted = sum(duel(sampler(generator, 1.0, noise), Thresholds(), most)[0] for _ in range(2000))

@@ -186,12 +186,16 @@ class Bench:
         feed = self.feeds[len(self.rounds) % len(self.feeds)]
         takers = {name: name for name in names} | dict(alone or {})
         turns: dict[str, Turn] = {}
-        for turn in interleave(takers, self.generator):
-            name = takers[turn]
-            self.announce("timing", name)
-            twin = self.twins.get(name) if turn == name else None
-            run_twin = None if twin is None else self._runner(twin, feed)
-            turns[turn] = take_turn(self._runner(name, feed), self.plan, self.clock, run_twin)
+        gc.disable()  # a collection would land on whoever happens to run
+        try:
+            for turn in interleave(takers, self.generator):
+                name = takers[turn]
+                self.announce("timing", name)
+                twin = self.twins.get(name) if turn == name else None
+                run_twin = None if twin is None else self._runner(twin, feed)
+                turns[turn] = take_turn(self._runner(name, feed), self.plan, self.clock, run_twin)
+        finally:
+            gc.enable()
         self.rounds.append(turns)
         self.speaker.say("round", turns={turn: figures.as_dict() for turn, figures in turns.items()})
         return turns

@@ -24,9 +24,15 @@ __all__ = ["Child", "interpreter"]
 SAMPLE_S = 0.1
 """Memory is looked at this often."""
 
+KILL_S = 0.3
+"""How long to wait for a killed child; callers are promised their deadline."""
+
 TAIL_BYTES = 2000
 SYSTEM_SHARE = 0.10
+"""A child is killed when less than this share of the machine's memory is available (or half of what was at first)."""
+
 CHILD_SHARE = 0.5
+"""Share of the memory available at first that a child may take."""
 
 
 def interpreter() -> str:
@@ -65,6 +71,7 @@ class Child:
         self.memory_limit_mb = memory_limit_mb or (CHILD_SHARE * available or float("inf"))
         self._floor_mb = min(SYSTEM_SHARE * total, available / 2)
         self._lines: queue.Queue[str | None] = queue.Queue()
+        self._sampled_at = 0.0
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
         # -P: a file of the working directory must not stand in for a module that the parent has
         command = [interpreter(), "-P", "-m", "ort_metainfer.trials.worker"]
@@ -77,6 +84,7 @@ class Child:
                 env=_environment(),
                 encoding="utf-8",
                 errors="replace",
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),  # on Windows, no console pops up
             )
         except OSError as error:
             self._errors.close()
@@ -90,8 +98,8 @@ class Child:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with contextlib.suppress(ValueError):  # closed by kill()
-            for line in self._process.stdout:
+        with self._process.stdout as lines:
+            for line in lines:
                 self._lines.put(line)
         self._lines.put(None)
 
@@ -114,11 +122,13 @@ class Child:
         Raises:
             TrialCrashed: it ended, or had to be killed because of the memory it took.
         """
-        while (left := until - time.monotonic()) > 0:
+        while (left := until - (now := time.monotonic())) > 0:
+            if now - self._sampled_at >= SAMPLE_S:  # by the clock: a child that talks all the time is looked at too
+                self._sampled_at = now
+                self._guard_memory()
             try:
                 line = self._lines.get(timeout=min(SAMPLE_S, left))
             except queue.Empty:
-                self._guard_memory()
                 continue
             if line is None:
                 raise TrialCrashed(self._last_words())
@@ -159,11 +169,11 @@ class Child:
         return " | ".join(line.strip() for line in lines if line.strip())[-500:]
 
     def kill(self) -> None:
-        """End it now; may be called again."""
+        """End it now; may be called again. The reading thread closes its end of the pipe itself."""
         self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError, ValueError):
-                if pipe is not None:
-                    pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # in the kernel's hands: it ends when that lets go
+            self._process.wait(timeout=KILL_S)
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
         self._errors.close()

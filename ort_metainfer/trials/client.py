@@ -218,14 +218,16 @@ class ChildTrialHost:
         request = self._request("duel", setup, thresholds) | {"strategy": trial.strategy.as_dict()}
         rounds: list[dict[str, Turn]] = []
         child: Child | None = None
+        # each contest's own timing is what its figures rest on: the race's becomes "before"
+        trial = replace(trial, before=trial.after or trial.before, after=None)
         try:
             child = self._start()
             for message in Dialogue(child, deadline).events(request):
                 if message["event"] == "round":
                     rounds.append(turns_of(message))
-                elif message["event"] == "done":
-                    trial = replace(trial, before=trial.after, after=states_of(message)[1])
-        except TrialError as error:
+                elif message["event"] in ("state", "done"):
+                    trial = replace(trial, after=states_of(message)[1])
+        except MetainferError as error:
             if not (isinstance(error, TrialTimeout) and rounds and time.monotonic() >= deadline):
                 return replace(trial, failure=f"in the confirming duel, {error}")
         finally:
@@ -240,6 +242,8 @@ class ChildTrialHost:
 
     def _request(self, do: str, setup: Setup, thresholds: Thresholds | None = None) -> dict[str, Any]:
         request: dict[str, Any] = {"do": do, "setup": setup_plain(setup), "seed": 0}
+        if thresholds is not None:  # contests do not read the graph, which can be large
+            request["setup"]["graph"] = None
         return request if thresholds is None else request | {"thresholds": thresholds_plain(thresholds)}
 
     def _ask(self, do: str, setup: Setup, deadline: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ort_metainfer.trials.accuracy import compare_outputs
 from ort_metainfer.trials.bench import CPU, Bench, Opened, Refused, judge_outputs
 from ort_metainfer.trials.duel import ALONE, BASELINE, CANDIDATE, look_at
 from ort_metainfer.trials.task import Thresholds
-from ort_metainfer.trials.timing import MIN_ROUNDS, still_in
+from ort_metainfer.trials.timing import LOOKS, MIN_ROUNDS, still_in
 from ort_metainfer.trials.turn import TurnPlan, rest
 
 __all__ = ["Race", "hold_duel"]
@@ -48,6 +48,11 @@ class Watch:
         time.sleep(max(0.0, 0.1 - (time.monotonic() - self._began)))
         self.before = asdict(self._watch.stop())
         self._watch = self._new()
+
+    def report(self, bench: Bench) -> None:
+        """Say both states at a look: should this process be killed later, they are known."""
+        if len(bench.rounds) in LOOKS:
+            bench.speaker.say("state", **self.timing_ended())
 
     def timing_ended(self) -> dict[str, Any]:
         """Both states, as fields of the last event."""
@@ -97,7 +102,7 @@ class Race:
         if self.is_pipeline:
             bench.twins |= {"baseline": "baseline_again", "baseline_again": "baseline"}
         watch.timing_begins()
-        self._time()
+        self._time(watch)
         return watch.timing_ended()
 
     def _is_random(self, baseline: Opened) -> bool:
@@ -187,12 +192,13 @@ class Race:
         fields |= {"baseline_creation_ms": self.baseline_creation_ms, "noise_floor": self.noise_floor}
         self.bench.speaker.say("trial", candidate=index, trial={"gates": plain, **fields})
 
-    def _time(self) -> None:
+    def _time(self, watch: Watch) -> None:
         bench, is_over, round_s = self.bench, False, 0.0
         while self.running and not is_over and bench.left_s() > round_s:
             started = time.monotonic()
             bench.round([*BASELINE, *self.running])
             round_s = time.monotonic() - started
+            watch.report(bench)
             staying, is_over = still_in(
                 bench.rounds, self.running, BASELINE, self.thresholds.confidence, self.thresholds.min_speedup
             )
@@ -247,6 +253,7 @@ def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[
         started = time.monotonic()
         bench.round(names, ALONE if is_pipeline else None)
         round_s = time.monotonic() - started
+        watch.report(bench)
         look = look_at(bench.rounds, thresholds)
         is_over = look is not None and look.is_over
     return watch.timing_ended()

@@ -25,7 +25,7 @@ def turns_of(message: dict[str, Any]) -> dict[str, Turn]:
 
 
 def states_of(message: dict[str, Any]) -> tuple[HardwareState | None, HardwareState | None]:
-    """``before`` and ``after`` of a ``done`` event."""
+    """``before`` and ``after`` of a ``state`` or ``done`` event."""
     before, after = (message.get(name) for name in ("before", "after"))
     return HardwareState(**before) if before else None, HardwareState(**after) if after else None
 
@@ -75,7 +75,7 @@ class Ledger:
             self._fail(message["candidate"], message["reason"])
         elif event == "round":
             self._rounds.append(turns_of(message))
-        elif event == "done":
+        elif event in ("state", "done"):
             before, after = states_of(message)
             for index in filter(self._is_timed, range(len(self._trials))):
                 self._trials[index] = replace(self._trials[index], before=before, after=after)

@@ -120,6 +120,7 @@ def answer(request: dict[str, Any], channel: Channel) -> None:
 
 def main() -> None:
     """Serve until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     die_with_parent()
     channel = Channel()
     requests = read_requests()
