@@ -3,9 +3,7 @@
 Writes go through sqlitedict (see :mod:`ort_metainfer.strategy_cache.table`). Reads go to the same file through
 ``sqlite3`` itself, for three reasons: sqlitedict creates the file and the table on its way to a read; each of its reads
 is a round trip to a thread, and that thread dies, with the caller waiting, when a page in the middle of an answer is
-damaged; and a hit should not pay for importing it. The reading connection is opened ``mode=rw`` and then limited by
-``query_only``, rather than ``mode=ro``: only so may SQLite roll back the journal that a killed writer left, and where
-the file or its folder cannot be written SQLite itself falls back to reading. No read holds a lock after it returns.
+damaged; and a hit should not pay for importing it. No read holds a lock after it returns.
 """
 
 from __future__ import annotations
@@ -19,10 +17,11 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ort_metainfer.errors import CacheError
+from ort_metainfer.strategy_cache.file import BUSY_S, create, is_damage, open_for_reading, set_aside
 from ort_metainfer.strategy_cache.lock import deciding
 
 if TYPE_CHECKING:
@@ -34,12 +33,7 @@ SCHEMA = 1
 """Part of every table's name: raised when rows change meaning, so that older and newer releases share one file."""
 
 FILE_NAME = "strategies.sqlite"
-BUSY_S = 2.0
-"""Seconds to wait for a lock that another process holds on the file."""
-
 _FORK_WAIT_S = 5.0  # above BUSY_S: a fork waits for a read or write in progress, but never for ever
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_SIDE_FILES = ("-journal", "-wal", "-shm")
 
 _log = logging.getLogger("ort_metainfer.strategy_cache")
 
@@ -139,7 +133,8 @@ class StrategyCache:
                     return [] if reader is None else reader.execute(query, values).fetchall()
                 except (sqlite3.Error, UnicodeEncodeError) as error:
                     if str(error).startswith("no such table") or not self._repaired(error, "read"):
-                        break
+                        return []
+            self._failed(f"strategy cache {self._file} is damaged; remove it")
         return []
 
     def _open_reader(self) -> sqlite3.Connection | None:
@@ -153,7 +148,7 @@ class StrategyCache:
             raise sqlite3.OperationalError(error.strerror) from error
         if self._reader is None or self._reader_file != (stat.st_dev, stat.st_ino):
             self.close()  # the file was removed, or set aside as damaged, and another one made
-            self._reader = _connect(self.path)
+            self._reader = open_for_reading(self.path)
             self._reader_file = (stat.st_dev, stat.st_ino)
         return self._reader
 
@@ -167,18 +162,19 @@ class StrategyCache:
                 try:
                     from ort_metainfer.strategy_cache.table import opened_table
 
-                    _create(self.directory, self._file)
+                    create(self.path)
                     with opened_table(self._file, name) as rows:
                         return change(rows)
                 except KeyError:
-                    break
+                    return None
                 except sqlite3.Error as error:
                     if not self._repaired(error, "write"):
-                        break
+                        return None
                 except (OSError, ValueError, TypeError, RecursionError, RuntimeError, ImportError) as error:
                     # RuntimeError: no new thread can be started (limits, interpreter shutting down)
                     self._failed(f"cannot write strategy cache {self._file}: {error}")
-                    break
+                    return None
+            self._failed(f"strategy cache {self._file} is damaged; remove it")
         return None
 
     def _empty(self, name: str) -> int:
@@ -192,30 +188,22 @@ class StrategyCache:
 
     def _repaired(self, error: Exception, doing: str) -> bool:
         """Whether to try once more: the file was damaged and is out of the way now. Anything else is noted."""
-        if _is_damage(error):
+        if is_damage(error):
             return self._set_aside()
         advice = "another process holds it" if "locked" in str(error) else "check its permissions and free space"
         return self._failed(f"cannot {doing} strategy cache {self._file}: {error} ({advice})")
 
     def _set_aside(self) -> bool:
-        """Rename a damaged file, its journal first, lest the next file be rolled back to the damaged one's pages.
-
-        One process at a time, and only after a second look at what bears the name now: it may be a new file already.
-        """
+        """Get a damaged file out of the way; True where a sound one, or none, bears its name now."""
         self.close()
-        with deciding(self.directory, "set aside a damaged strategy cache", BUSY_S) as is_ours:
-            if not is_ours or not _is_damaged(self.path):
-                return is_ours
-            aside = _free_name(f"{self._file}.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
-            try:
-                for suffix in _SIDE_FILES:
-                    if os.path.exists(self._file + suffix):
-                        os.rename(self._file + suffix, aside + suffix)
-                os.rename(self._file, aside)
-            except OSError as error:
-                return self._failed(f"strategy cache {self._file} is damaged; remove it ({error.strerror or error})")
-            self._failed(f"strategy cache {self._file} was damaged and is now {aside}; a new one is begun")
-            return True
+        try:
+            with deciding(self.directory, "set aside a damaged strategy cache", BUSY_S) as is_ours:
+                aside = set_aside(self.path) if is_ours else None
+        except CacheError as error:
+            return self._failed(str(error))
+        if aside is not None:
+            self._failed(f"strategy cache {self._file} was damaged and is now {aside.name}; a new one is begun")
+        return is_ours
 
     def _failed(self, message: str) -> bool:
         self.last_failure = message
@@ -260,50 +248,6 @@ def _decode(value: Any) -> dict[str, Any] | None:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-    )
-    connection.text_factory = bytes
-    connection.execute("PRAGMA query_only = ON")
-    return connection
-
-
-def _create(directory: Path, file: str) -> None:
-    """Directory and file with their modes. Never opens a file that is there: closing it would drop SQLite's locks."""
-    if not os.path.exists(file):
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        try:
-            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            return
-
-
-def _is_damage(error: Exception) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
-
-
-def _is_damaged(path: Path) -> bool:
-    """Whether the file that bears the name now is damaged, on a connection of its own."""
-    if not path.exists():
-        return False
-    try:
-        connection = _connect(path)
-        try:
-            return bool(connection.execute("PRAGMA quick_check(1)").fetchall() != [(b"ok",)])
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        return _is_damage(error)
-
-
-def _free_name(name: str) -> str:
-    taken = 0
-    while os.path.exists(f"{name}-{taken}" if taken else name):
-        taken += 1
-    return f"{name}-{taken}" if taken else name
 
 
 _opening = threading.Lock()

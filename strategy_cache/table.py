@@ -27,7 +27,7 @@ from typing import Any
 
 import sqlitedict
 
-from ort_metainfer.strategy_cache.store import BUSY_S
+from ort_metainfer.strategy_cache.file import BUSY_S
 
 __all__ = ["Table", "opened_table"]
 
