@@ -96,9 +96,10 @@ class Provider(ABC):
 
     def is_lossy(self, strategy: Strategy) -> bool:
         """Whether ``strategy`` may compute float32 models in less than float32 on this provider."""
-        if self.default_is_lossy and not strategy.provider_options:
-            return True
-        return any(value in self.options[name].lossy_values for name, value in self.check(strategy).items())
+        chosen = {name: value for name, value in self.check(strategy).items() if self.options[name].lossy_values}
+        if not chosen:  # nothing that bears on precision was set
+            return self.default_is_lossy
+        return any(value in self.options[name].lossy_values for name, value in chosen.items())
 
     def check(self, strategy: Strategy) -> Mapping[str, str]:
         """The strategy's provider options, each known and inside its domain.

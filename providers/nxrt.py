@@ -1,6 +1,7 @@
 """nxrt's CPU provider: a plug-in in the package nxrt-ep-cpu, exact in float32, still a development release.
 
-It takes transformer graphs whole and convolutional ones not at all, and is used only where the user names it.
+Seen with 0.1.0.dev6: it takes small MatMul and LayerNormalization graphs whole, next to nothing of real models (2 nodes
+of 147 of a MiniLM, none of a ResNet), and one model failed while running. So it is used only where the user names it.
 """
 
 from __future__ import annotations
