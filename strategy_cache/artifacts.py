@@ -47,7 +47,7 @@ def write_strategy_file(directory: Path, key: CacheKey, strategy: Strategy, comm
             comment += f"\nNot in force, and written anew by each decision: {path.name}, which was edited, wins."
             path = path.with_suffix(".new.toml")
         os.makedirs(path.parent, mode=0o700, exist_ok=True)
-        _replace(path, _sealed(strategy.to_toml(comment)))
+        _replace(path, _sealed(strategy.to_toml(_printable(comment))))
     except (OSError, UnicodeEncodeError):
         return None
     return path
@@ -79,6 +79,11 @@ def remove_strategy_files(directory: Path) -> None:
             os.replace(path, path.with_suffix(".toml.kept"))
         else:
             path.unlink(missing_ok=True)
+
+
+def _printable(comment: str) -> str:
+    """The comment with what TOML forbids in one written as escapes: a model's path may hold any character."""
+    return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in comment)
 
 
 def _is_edited(path: Path) -> bool:
