@@ -38,7 +38,7 @@ class Child:
             os.read(waits, 1)
             body(lambda word: (os.write(says, f"{word}\n".encode()), None)[1])
             status = 0
-        except BaseException:  # reported here: nothing may run on into the parent's test
+        except BaseException:  # noqa: BLE001  # reported here: nothing may run on into the parent's test
             traceback.print_exc()
         finally:
             os._exit(status)
