@@ -92,7 +92,7 @@ class OpenVinoProvider(Provider):
         import onnxruntime
 
         if _is_built_in():
-            version = distribution_version(BUILT_IN) or onnxruntime.__version__
+            version = distribution_version(BUILT_IN, "onnxruntime") or onnxruntime.__version__
             return Availability(True, "built-in", f"built into {BUILT_IN} {version}", version)
         version = PLUG_IN.version
         if version is None:
@@ -119,8 +119,10 @@ class OpenVinoProvider(Provider):
 
     def versions(self) -> dict[str, str]:
         """The package that holds OpenVINO, with its version."""
-        distribution = BUILT_IN if _is_built_in() else PLUG_IN.distribution
-        version = distribution_version(distribution)
+        if _is_built_in():
+            distribution, version = BUILT_IN, distribution_version(BUILT_IN, "onnxruntime")
+        else:
+            distribution, version = PLUG_IN.distribution, PLUG_IN.version
         return {} if version is None else {distribution: version}
 
     def attach(self, options: Any, strategy: Strategy) -> list[tuple[str, dict[str, str]]] | None:

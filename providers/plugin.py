@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import metadata
 from typing import Any
 
 from ort_metainfer.errors import ProviderError
@@ -23,8 +23,26 @@ _registered: set[str] = set()
 
 
 @lru_cache(maxsize=64)
-def distribution_version(distribution: str) -> str | None:
-    """Version of an installed distribution, or None; looked up once per process."""
+def distribution_version(distribution: str, module: str) -> str | None:
+    """Version of the distribution that brought ``module``, or None; looked up once per process.
+
+    Read from the name of the ``.dist-info`` folder beside the module (binary distribution format, PyPA): the library
+    that reads it from the metadata takes 15 ms to import, as long as the rest of a cached start.
+    """
+    folder = _folder(module)
+    if folder is None:
+        return None
+    for entry in os.listdir(folder) if os.path.isdir(folder) else ():
+        name, _, version = entry.removesuffix(".dist-info").partition("-")
+        if entry.endswith(".dist-info") and name.lower().replace("_", "-").replace(".", "-") == distribution:
+            return version or None
+    return _version_from_metadata(distribution)
+
+
+def _version_from_metadata(distribution: str) -> str | None:
+    """For what is not installed beside its ``.dist-info`` (an editable install)."""
+    from importlib import metadata
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -32,8 +50,15 @@ def distribution_version(distribution: str) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _is_importable(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
+def _folder(module: str) -> str | None:
+    """The folder that holds a top-level package; None where it is not installed. Imports nothing.
+
+    What pip leaves behind (a folder with nothing but byte code) has no origin and counts as not installed.
+    """
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
+        return None
+    return os.path.dirname(next(iter(spec.submodule_search_locations)))
 
 
 @dataclass(frozen=True)
@@ -55,9 +80,9 @@ class PlugIn:
     @property
     def version(self) -> str | None:
         """The installed version, or None where the package is missing; imports nothing."""
-        if not _is_importable(self.module):
+        if _folder(self.module) is None:
             return None
-        return distribution_version(self.distribution) or "unknown"
+        return distribution_version(self.distribution, self.module) or "unknown"
 
     def devices(self) -> list[Any]:
         """This provider's OrtEpDevices, in onnxruntime's order, its library registered first if need be.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ort_metainfer.errors import ProviderError
 from ort_metainfer.problem import Device
@@ -14,6 +13,9 @@ from ort_metainfer.providers.cpu import CpuProvider
 from ort_metainfer.providers.nxrt import NxrtProvider
 from ort_metainfer.providers.openvino import OpenVinoProvider
 from ort_metainfer.strategy import Strategy
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -117,6 +119,8 @@ def _find(name: str) -> Provider | None:
 
 @lru_cache(maxsize=1)
 def _third_parties() -> tuple[Provider, ...]:
+    from importlib import metadata  # 15 ms, and seldom needed
+
     taken = {provider.name for provider in OURS}
     found = []
     for provider in _load(metadata.entry_points(group=ENTRY_POINT_GROUP)):
@@ -128,7 +132,7 @@ def _third_parties() -> tuple[Provider, ...]:
     return tuple(found)
 
 
-def _load(entry_points: Collection[metadata.EntryPoint]) -> Iterator[Provider]:
+def _load(entry_points: Collection[EntryPoint]) -> Iterator[Provider]:
     """An adapter for each entry point, sorted by name; a broken one where it cannot be loaded or is none."""
     for point in sorted(entry_points, key=lambda point: (point.name, point.value)):
         source = f"entry point {point.name} = {point.value}"

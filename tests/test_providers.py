@@ -76,6 +76,28 @@ def test_asking_whether_it_is_available_loads_nothing(provider: Provider, module
     check_cheap_questions_import_nothing(provider, module, ROOT)
 
 
+@pytest.mark.slow
+def test_the_common_path_does_not_import_what_takes_long() -> None:
+    """importlib.metadata and the e-mail parser below it took as long to import as the whole of a cached start."""
+    code = (
+        "import sys, ort_metainfer; from ort_metainfer.providers import get_provider, usable_providers\n"
+        "usable_providers(); get_provider('OpenVINO').versions(); get_provider('cpu_ep').versions()\n"
+        "from ort_metainfer.hardware.devices import device_string; device_string()\n"
+        "print([name for name in ('importlib.metadata', 'email', 'onnx', 'sqlitedict') if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
+
+
+def test_a_version_is_the_one_the_metadata_tells() -> None:
+    for module in ("numpy", "onnxruntime", "pytest"):
+        if any(dist.name == module for dist in metadata.distributions()):
+            assert plugin.distribution_version(module, module) == metadata.version(module)
+    assert plugin.distribution_version("no-such-distribution", "numpy") is None
+    assert plugin.distribution_version("no-such-distribution", "no_such_module_anywhere") is None
+
+
 class GoodProvider(CpuProvider):
     name = "GoodExecutionProvider"
     options: ClassVar[Mapping[str, Option]] = {
@@ -199,7 +221,7 @@ def entry_points(monkeypatch: pytest.MonkeyPatch, **values: str) -> list[str]:
         asked.append(group)
         return [metadata.EntryPoint(name, value, group) for name, value in values.items()]
 
-    monkeypatch.setattr(registry.metadata, "entry_points", find)
+    monkeypatch.setattr(metadata, "entry_points", find)
     return asked
 
 
@@ -517,6 +539,23 @@ def test_a_package_that_is_gone_is_named_with_what_to_do() -> None:
     assert missing.version is None
     with pytest.raises(ProviderError, match="pip install missing-dist"):
         missing.devices()
+
+
+def test_what_an_uninstalled_package_leaves_behind_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "left_behind" / "__pycache__").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert PlugIn("left-behind", "left_behind", "left", lambda name: name == "left").version is None
+
+
+def test_a_package_without_metadata_beside_it_is_of_unknown_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "copied_by_hand").mkdir()
+    (tmp_path / "copied_by_hand" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert PlugIn("copied-by-hand", "copied_by_hand", "copied", lambda name: False).version == "unknown"
 
 
 # ---- for real, in child processes -----------------------------------------------------------------------------------
