@@ -1,7 +1,7 @@
 """Which hardware this process may use: the CPU with what of it is ours, and what onnxruntime itself sees beside it.
 
-Nothing here registers a library or imports a provider's package; the first call takes about a millisecond, later ones
-microseconds, because what it says is part of every cache key.
+Nothing here registers a library or imports a provider's package, and files are read once per process, because what it
+says is part of every cache key.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ARM_PARTS: Mapping[str, str] = MappingProxyType(
 )
 """Arm Ltd's part numbers (its Technical Reference Manuals, register MIDR_EL1); others are named by their number."""
 
-CPUINFO_LIMIT_BYTES = 16_384  # the kernel makes the text as it is read: 100 cores would cost milliseconds
+CPUINFO_LIMIT_BYTES = 16_384  # the kernel makes the text as it is read, core by core
 
 
 @dataclass(frozen=True)
