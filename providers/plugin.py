@@ -26,8 +26,8 @@ _registered: set[str] = set()
 def distribution_version(distribution: str, module: str) -> str | None:
     """Version of the distribution that brought ``module``, or None; looked up once per process.
 
-    Read from the name of the ``.dist-info`` folder beside the module (binary distribution format, PyPA): importlib.metadata
-    would bring the e-mail parser along, a cost that every cached start would pay.
+    Read from the name of the ``.dist-info`` folder beside the module (binary distribution format, PyPA):
+    importlib.metadata would bring the e-mail parser along, a cost that every cached start would pay.
     """
     folder = _folder(module)
     if folder is None:
