@@ -1,14 +1,12 @@
 """Settings: keyword over environment over user file over defaults, as one frozen record.
 
-Environment: ``ORT_METAINFER_`` and the field's name in capitals (``ORT_METAINFER_BUDGET_S=30``). User file:
-    ``config.toml`` in the
-platform's configuration directory (``ORT_METAINFER_CONFIG`` names another), the same names in lower case.
+Environment: ``ORT_METAINFER_`` and the field's name in capitals (``ORT_METAINFER_BUDGET_S=30``). User file: ``config.toml``
+in the platform's configuration directory (``ORT_METAINFER_CONFIG`` names another), the same names in lower case.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -224,10 +222,17 @@ def _choose(
 def _read(path: Path, problems: list[SettingsError]) -> dict[str, tuple[Any, str]]:
     """The file's values with their sources; what cannot be read is added to ``problems``."""
     try:
-        plain = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}  # most users have none
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(SettingsError(f"{path} cannot be read: {error}"))
         return {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    import tomllib
+
+    try:
+        plain = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         problems.append(SettingsError(f"{path} is not a readable TOML file: {error}"))
         return {}
     strays = sorted(set(plain) - set(FIELDS))

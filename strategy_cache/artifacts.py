@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import re
-import secrets
 from pathlib import Path
 
 from ort_metainfer.errors import StrategyError
@@ -106,7 +105,7 @@ def _seal(rest: bytes) -> bytes:
 
 def _replace(path: Path, content: bytes) -> None:
     """Put a whole file in the place of ``path``."""
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
     try:
         descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(descriptor, "wb") as file:
