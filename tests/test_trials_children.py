@@ -97,6 +97,25 @@ def test_synthetic_inputs_are_made_and_not_taken_for_real_ones(
         assert feeds.shapes["x"][1:] == (3, 8, 8)
 
 
+@pytest.mark.parametrize("kind", ["hang", "crash"])
+def test_a_synthetic_input_that_never_ends_costs_that_input_only(
+    host: ChildTrialHost,
+    tiny_model: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    """As with a speech model that, fed noise, speaks for minutes."""
+    inject(monkeypatch, f"checking:extra:{kind}")
+    setup = Setup(tiny_model("MatMul"), SessionSpec(), tmp_path / "made")
+    setup.feeds.mkdir()
+    feeds = host.prepare(setup, soon(10))
+    assert (feeds.count, feeds.are_real, feeds.shapes) == (1, False, {"x": (1, 8)})
+    assert [path.name for path in setup.feeds.glob("*.npz")] == ["0.npz"]
+    monkeypatch.delenv(VARIABLE)
+    assert host.race(setup, CANDIDATES[:1], Thresholds(), soon())[0].timing is not None
+
+
 def test_inputs_given_are_real_and_checked(host: ChildTrialHost, setup: Setup) -> None:
     feeds = host.prepare(setup, soon())
     assert (feeds.count, feeds.are_real, feeds.shapes) == (1, True, {"x": (1, 8)})

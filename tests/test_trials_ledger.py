@@ -18,6 +18,7 @@ from ort_metainfer.errors import InputsError, TrialCrashed, TrialError, TrialTim
 from ort_metainfer.problem import HardwareState
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import child as child_module
+from ort_metainfer.trials import client as client_module
 from ort_metainfer.trials.channel import decode, encode
 from ort_metainfer.trials.child import Child, interpreter
 from ort_metainfer.trials.client import Dialogue, _attribute
@@ -115,6 +116,33 @@ def test_a_death_is_charged_to_who_caused_it(step: str, session: str, without: s
     dialogue, _ = talk(SilentChild({"event": step, "session": session}, {"event": "done"}))
     assert _attribute(TrialCrashed("died"), dialogue, ledger) == without
     assert [index for index in range(3) if index not in ledger.open_candidates] == failed
+
+
+def steps_end_after(*messages: dict[str, Any], left_s: float, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Seconds that the last step announced may take."""
+    monkeypatch.setattr(client_module.time, "monotonic", lambda: 100.0)
+    dialogue, _ = talk(SilentChild(*messages, {"event": "done"}), deadline=100.0 + left_s)
+    return dialogue._step_ends - 100.0
+
+
+def test_a_step_may_take_half_of_what_is_left_and_the_default_session_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    opening, default = ({"event": "opening", "session": name} for name in ("1", "baseline"))
+    assert steps_end_after(opening, left_s=10, monkeypatch=monkeypatch) == 5
+    assert steps_end_after(default, left_s=10, monkeypatch=monkeypatch) == 10
+
+
+def test_near_the_deadline_a_turn_is_not_taken_for_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = {"event": "timing", "session": "1"}
+    assert steps_end_after(turn, left_s=0.6, monkeypatch=monkeypatch) == pytest.approx(0.6)
+    assert steps_end_after(turn, left_s=1.5, monkeypatch=monkeypatch) == 1.0
+    assert steps_end_after(round_event(c1=5.0), turn, left_s=10, monkeypatch=monkeypatch) == 10
+
+
+def test_who_is_busy_when_the_time_is_up_is_not_to_blame() -> None:
+    ledger = Ledger(PROPOSALS, Thresholds())
+    dialogue, _ = talk(SilentChild({"event": "opening", "session": "1"}, {"event": "done"}), deadline=0.0)
+    assert _attribute(TrialTimeout("creating the session did not end"), dialogue, ledger) is None
+    assert all(str(trial.failure).startswith("no time left") for trial in ledger.trials())
 
 
 def test_rounds_of_a_child_that_was_killed_are_not_lost() -> None:

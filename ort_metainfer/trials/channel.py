@@ -5,6 +5,7 @@ is announced before it is taken, so that the parent knows what a child was doing
 
     {"event": "ready"}
     {"event": "opening" | "checking" | "timing", "session": "baseline" | "0" | ...}
+    {"event": "prepared", "feeds": {...}}                   inputs that will do, before better ones are tried
     {"event": "baseline", "creation_ms": ..., "latency_ms": ...}
     {"event": "trial", "candidate": 0, "trial": {...}}      what is known of a candidate before it is timed
     {"event": "untried", "candidate": 3, "reason": ...}

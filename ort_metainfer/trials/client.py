@@ -25,6 +25,13 @@ __all__ = ["ChildTrialHost"]
 STEP_SHARE = 0.5
 """What one step of one candidate may take of the time that is left when it begins."""
 
+STEP_MIN_S = 1.0
+"""But at least this: half of nearly nothing would blame a candidate for the time being up."""
+
+EXTRA = "extra"
+EXTRA_SHARE = 0.2
+"""What trying one more synthetic input may take of the time that is left."""
+
 START_S = 0.5
 """Below this no child is started: it would not get to anything."""
 
@@ -47,7 +54,7 @@ class Dialogue:
 
     def __init__(self, child: Child, deadline: float) -> None:
         self.child, self.deadline = child, deadline
-        self.step, self.session = "starting", ""
+        self.step, self.session, self._has_rounds = "starting", "", False
         self._step_began, self._step_ends = time.monotonic(), deadline
 
     def events(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -67,6 +74,8 @@ class Dialogue:
                 self.child.send(request | {"seconds": self.deadline - time.monotonic()})
             elif event in STEPS:
                 self._begin(event, str(message.get("session", "")))
+            elif event == "round":
+                self._has_rounds = True
             elif event == "failed":
                 raise _error(message)
             yield message
@@ -75,8 +84,12 @@ class Dialogue:
 
     def _begin(self, step: str, session: str) -> None:
         self.step, self.session, self._step_began = step, session, time.monotonic()
-        share = STEP_SHARE if self.candidate is not None else 1.0
-        self._step_ends = self._step_began + share * max(0.0, self.deadline - self._step_began)
+        left_s = self.deadline - self._step_began
+        self._step_ends = self.deadline
+        if session == EXTRA:
+            self._step_ends -= (1 - EXTRA_SHARE) * left_s
+        elif self.candidate is not None and not self._has_rounds:  # later, it has shown that it runs
+            self._step_ends = self._step_began + max(STEP_SHARE * left_s, min(STEP_MIN_S, left_s))
 
     @property
     def candidate(self) -> int | None:
@@ -110,7 +123,7 @@ def _attribute(error: MetainferError, dialogue: Dialogue | None, ledger: Ledger)
         ledger.blame_all(str(error))
         return None
     time_is_up = isinstance(error, TrialTimeout) and time.monotonic() >= dialogue.deadline
-    if dialogue.candidate is not None and not (time_is_up and dialogue.step == "timing"):
+    if dialogue.candidate is not None and not time_is_up:
         ledger.blame(dialogue.candidate, str(error))
         return dialogue.session
     if dialogue.session == "noise":
@@ -228,7 +241,7 @@ class ChildTrialHost:
                 elif message["event"] in ("state", "done"):
                     trial = replace(trial, after=states_of(message)[1])
         except MetainferError as error:
-            if not (isinstance(error, TrialTimeout) and rounds and time.monotonic() >= deadline):
+            if not (isinstance(error, TrialTimeout) and time.monotonic() >= deadline):
                 return replace(trial, failure=f"in the confirming duel, {error}")
         finally:
             self._end(child)
@@ -251,15 +264,18 @@ class ChildTrialHost:
         is_new = self._scout is None
         child = self._scout = self._scout or self._start()
         dialogue = Dialogue(child, deadline)
-        request = self._request(do, setup)
+        request, said = self._request(do, setup), {}
         try:
             if not is_new:  # it said that it was ready long ago
                 child.send(request | {"seconds": deadline - time.monotonic()})
-            *_, done = dialogue.events(request)
+            for message in dialogue.events(request):
+                said[message["event"]] = message
         except TrialError as error:
             self._dismiss_scout()
+            if "prepared" in said and dialogue.session == EXTRA:
+                return said["prepared"]
             raise type(error)(f"{setup.label}: {error}") from error
-        return done
+        return said["done"]
 
     def _start(self) -> Child:
         child = Child(self._memory_limit_mb)

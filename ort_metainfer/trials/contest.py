@@ -14,7 +14,7 @@ from ort_metainfer.trials.bench import CPU, Bench, Opened, Refused, judge_output
 from ort_metainfer.trials.duel import ALONE, BASELINE, CANDIDATE, look_at
 from ort_metainfer.trials.task import Thresholds
 from ort_metainfer.trials.timing import LOOKS, MIN_ROUNDS, still_in
-from ort_metainfer.trials.turn import TurnPlan, rest
+from ort_metainfer.trials.turn import SLOW_MS, TurnPlan, rest
 
 __all__ = ["Race", "hold_duel"]
 
@@ -88,10 +88,10 @@ class Race:
         watch, bench = Watch(), self.bench
         baseline = bench.open_measured("baseline", Strategy())
         self.baseline_creation_ms = baseline.creation_ms
-        self.latency_ms = warm_latency_ms(bench, baseline)
+        self.latency_ms, again = warm_run(bench, baseline)
         bench.plan = TurnPlan.of(self.latency_ms)
         bench.speaker.say("baseline", creation_ms=baseline.creation_ms, latency_ms=self.latency_ms)
-        if self._is_random(baseline):
+        if _is_random(baseline, again):
             for index, _ in self.candidates:
                 self._say_trial(index, gates=[gates.accurate(compare_outputs([], [], []), self.thresholds, None, True)])
             return {}
@@ -104,12 +104,6 @@ class Race:
         watch.timing_begins()
         self._time(watch)
         return watch.timing_ended()
-
-    def _is_random(self, baseline: Opened) -> bool:
-        """Whether two runs on the same feed disagree beyond rounding."""
-        first, second = ([baseline.run(self.bench.feeds[0])] for _ in range(2))
-        comparison = compare_outputs(_names(baseline), first, second)
-        return comparison.mismatch is not None or comparison.error > gates.RANDOM_ERROR
 
     def _reference(self, baseline: Opened) -> list[Sequence[Any]]:
         """Outputs of the original model on the CPU provider, and the noise floor beside them."""
@@ -211,20 +205,29 @@ def _names(opened: Opened) -> list[str]:
     return [output.name for output in opened.session.get_outputs()]
 
 
-def warm_latency_ms(bench: Bench, opened: Opened) -> float:
-    """One run's time, after the process came to rest and one untimed run, for planning only.
+def _is_random(opened: Opened, again: Sequence[Any]) -> bool:
+    """Whether the first run and one more on the same feed disagree beyond rounding."""
+    if opened.first is None:
+        return False
+    comparison = compare_outputs(_names(opened), [opened.first], [again])
+    return comparison.mismatch is not None or comparison.error > gates.RANDOM_ERROR
+
+
+def warm_run(bench: Bench, opened: Opened) -> tuple[float, Sequence[Any]]:
+    """Milliseconds and outputs of a run after the process came to rest, for planning only.
 
     Raises:
         Refused: onnxruntime raised.
     """
     bench.announce("checking", "baseline")
     rest(bench.clock)
-    times_ms = []
-    for _ in range(2):
+    for _ in range(2):  # a fast model's first run after a rest says little; a slow one's is enough
         started = bench.clock.now_s()
-        opened.run(bench.feeds[0])
-        times_ms.append((bench.clock.now_s() - started) * 1000)
-    return times_ms[-1]
+        outputs = opened.run(bench.feeds[0])
+        latency_ms = (bench.clock.now_s() - started) * 1000
+        if latency_ms > SLOW_MS:
+            break
+    return latency_ms, outputs
 
 
 def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[str, Any]:
@@ -239,7 +242,8 @@ def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[
     watch, is_pipeline = Watch(), bench.setup.objective == "pipeline"
     candidate = bench.open_measured("candidate", strategy)
     baseline = bench.open_measured("baseline", Strategy())
-    latency_ms = warm_latency_ms(bench, baseline)
+    latency_ms, _ = warm_run(bench, baseline)
+    candidate.first = baseline.first = None  # the race has judged them
     bench.plan = TurnPlan.of(latency_ms)
     bench.open("baseline_again", Strategy())
     rounds_s = MIN_ROUNDS * (4 + len(ALONE) * is_pipeline) * bench.plan.seconds(latency_ms, is_pipeline)

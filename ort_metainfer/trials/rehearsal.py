@@ -68,7 +68,7 @@ def _check(setup: Setup, bench: Bench, baseline: Opened) -> Feeds:
 
 
 def _make(setup: Setup, bench: Bench, baseline: Opened) -> Feeds:
-    from ort_metainfer.model.inputs import GUESSES, save_feeds, synthetic
+    from ort_metainfer.model.inputs import GUESSES, synthetic
 
     graph = setup.graph if setup.graph is not None else read_graph(setup)
     complaints: list[str] = []
@@ -79,13 +79,22 @@ def _make(setup: Setup, bench: Bench, baseline: Opened) -> Feeds:
         except (Refused, InputsError) as error:
             complaints.append(str(error))
             continue
-        feeds += _more(setup, bench, baseline, graph, guess, latency_s)
-        save_feeds(feeds, setup.feeds)
-        made = Feeds(len(feeds), False, f"synthetic, {len(feeds)} seeds, sizes of guess {guess}")
-        (setup.feeds / ORIGIN).write_text(json.dumps(asdict(made)), encoding="utf-8")
-        return replace(made, shapes=_shapes(feeds[0]))
+        made = _saved(setup, feeds, guess)
+        bench.speaker.say("prepared", feeds=asdict(made))
+        more = _more(setup, bench, baseline, graph, guess, latency_s)
+        bench.announce("checking", "baseline")
+        return _saved(setup, feeds + more, guess) if more else made
     tried = f"tried {len(complaints)} guesses at the sizes nobody declared; the first failed with: {complaints[0]}"
     raise InputsError(f"no synthetic input fits {setup.label}: {tried}; give inputs= or input_shapes=")
+
+
+def _saved(setup: Setup, feeds: list[Feed], guess: int) -> Feeds:
+    from ort_metainfer.model.inputs import save_feeds
+
+    save_feeds(feeds, setup.feeds)
+    made = Feeds(len(feeds), False, f"synthetic, {len(feeds)} seeds, sizes of guess {guess}")
+    (setup.feeds / ORIGIN).write_text(json.dumps(asdict(made)), encoding="utf-8")
+    return replace(made, shapes=_shapes(feeds[0]))
 
 
 def _run_s(bench: Bench, baseline: Opened, feed: Feed) -> float:
@@ -95,13 +104,18 @@ def _run_s(bench: Bench, baseline: Opened, feed: Feed) -> float:
 
 
 def _more(setup: Setup, bench: Bench, baseline: Opened, graph: Graph, guess: int, latency_s: float) -> list[Feed]:
-    """Further feeds of the same sizes; one the baseline refuses is left out."""
+    """Further feeds of the same sizes; one the baseline refuses is left out.
+
+    How long a run takes may depend on the values (a speech model that is fed noise may speak for minutes): the parent
+    gives this step little time, and goes on with the first feed where that does not do.
+    """
     from ort_metainfer.model.inputs import synthetic
 
     more: list[Feed] = []
     for seed in range(1, SYNTHETIC_FEEDS):
         if latency_s > SYNTHETIC_SHARE * bench.left_s():
             break
+        bench.announce("checking", "extra")
         feed = synthetic(graph, setup.shapes, seed, guess)
         try:
             baseline.run(feed)
