@@ -181,7 +181,8 @@ class Deliberation:
     def _confirm(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> Trial | None:
         """The best trial that a duel in a fresh process confirms; the next best where the first fails it."""
         timed = [trial for trial in self.trials if trial.timing and trial.failure is None]
-        leaders = sorted((t for t in timed if t.timing and t.timing.speedup > 1), key=_promise, reverse=True)
+        worth = thresholds.min_speedup  # one that did not reach it in the race would not in the duel
+        leaders = sorted((t for t in timed if t.timing and t.timing.speedup > worth), key=_promise, reverse=True)
         for leader in leaders[:2]:
             if self._left() < 0.5:
                 break

@@ -139,6 +139,7 @@ def _comment(decision: Decision, model: Model, now: str) -> str:
         f"device {decision.key.device}",
         f"shapes {decision.key.shapes}",
         f"policy {decision.key.policy}",
-        "Edit what you like: an edited file wins over what the machine thinks. Delete it to decide anew.",
+        "Edit what you like: an edited file wins over what the machine thinks.",
+        "To have it decided anew: ort-metainfer tune --force MODEL",
     ]
     return "\n".join(lines)
