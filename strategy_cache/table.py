@@ -102,6 +102,8 @@ class Table(sqlitedict.SqliteDict):  # type: ignore[misc]  # sqlitedict has no t
         ValueError, TypeError, RecursionError: a value that JSON does not have.
     """
 
+    conn: _Connection | None
+
     def __init__(self, filename: str, name: str) -> None:
         _ours.opening = True
         try:

@@ -185,7 +185,7 @@ def test_a_failed_write_returns_none_and_leaves_the_old_file_whole(
         raise OSError(28, "No space left on device")
 
     before = file.read_bytes()
-    monkeypatch.setattr(artifacts.os, "replace", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     assert write_strategy_file(tmp_path, KEY, TWO_THREADS, "") is None
     assert file.read_bytes() == before
     assert list(file.parent.iterdir()) == [file]

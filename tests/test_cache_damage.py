@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from ort_metainfer.errors import CacheError
-from ort_metainfer.strategy_cache import file as file_module
 from ort_metainfer.strategy_cache.file import set_aside
 from ort_metainfer.strategy_cache.store import StrategyCache
 from ort_metainfer.strategy_cache.table import opened_table
 from tests.cache_children import Say, child, children
+
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
 ROWS = 400
 PAGE_BYTES = 4096
@@ -159,7 +160,7 @@ def test_damage_that_cannot_be_moved_is_a_miss_with_advice(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(file_module.os, "rename", refuse)
+    monkeypatch.setattr(os, "rename", refuse)
     assert cache.get("entries", "k") is None
     assert not cache.put("entries", "k", {})
     assert cache.last_failure is not None

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ort_metainfer.strategy_cache import lock as lock_module
 from ort_metainfer.strategy_cache.lock import deciding
 from tests.cache_children import Say, child
 
@@ -48,10 +47,11 @@ def test_another_thread_waits_until_the_first_has_decided(tmp_path: Path) -> Non
     assert seen == [(True, True)]
 
 
-def test_the_wait_ends_with_a_no_where_the_holder_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wait_s", [0.05, -1.0])
+def test_the_wait_ends_with_a_no_where_the_holder_goes_on(tmp_path: Path, wait_s: float) -> None:
     seen: list[bool] = []
     with deciding(tmp_path, "k", 0):
-        thread = threading.Thread(target=lambda: seen.append(is_free(tmp_path, "k", wait_s=0.1)))
+        thread = threading.Thread(target=lambda: seen.append(is_free(tmp_path, "k", wait_s)))
         thread.start()
         thread.join()
     assert seen == [False]
@@ -88,7 +88,7 @@ def test_where_no_lock_can_be_had_everybody_decides(tmp_path: Path, monkeypatch:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(lock_module.os, "makedirs", refuse)
+    monkeypatch.setattr(os, "makedirs", refuse)
     assert is_free(tmp_path / "cache", "k")
     assert not (tmp_path / "cache").exists()
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -163,6 +164,28 @@ def test_a_child_forked_while_another_thread_writes_does_not_hang(tmp_path: Path
     assert [key for key in cache.keys("entries") if key.startswith("child")] == sorted(f"child {n}" for n in range(30))
     assert cache.last_failure is None
     assert integrity(cache) == [("ok",)]
+
+
+def test_a_fork_waits_until_a_write_of_another_thread_has_ended(tmp_path: Path) -> None:
+    """Or the child would inherit SQLite in the middle of it: its mutexes held, its locks noted as the child's own."""
+    cache = open_cache(tmp_path / "cache")
+    writing, forking = threading.Event(), threading.Event()
+    is_in_the_middle: list[bool] = []
+
+    def change(rows: Any) -> None:
+        is_in_the_middle.append(True)
+        writing.set()
+        forking.wait(30)
+        rows["k"] = {"n": 1}
+        is_in_the_middle.clear()
+
+    thread = threading.Thread(target=cache._change, args=("entries", change))
+    thread.start()
+    assert writing.wait(30)
+    os.register_at_fork(before=forking.set)
+    with child(lambda say: say((is_in_the_middle, cache.get("entries", "k")))) as one:
+        assert one.hear() == "([], {'n': 1})"
+    thread.join()
 
 
 def test_a_child_takes_its_own_locks_on_the_file(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ import pytest
 from ort_metainfer.strategy_cache import store as store_module
 from ort_metainfer.strategy_cache.store import SCHEMA, StrategyCache, open_cache
 
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+
 ROW: dict[str, Any] = {"text": "Grüße \udcff", "list": [1, 2.5, None, True], "deep": {"a": {"b": "c"}}}
 
 
@@ -239,6 +241,14 @@ def test_a_removed_cache_is_a_miss_at_once_and_begun_anew_by_a_write(cache: Stra
     assert StrategyCache(cache.directory).keys("entries") == ["other"]
 
 
+def test_a_file_that_another_handle_replaced_is_read_instead_of_the_old_one(cache: StrategyCache) -> None:
+    cache.put("entries", "k", {"n": "old"})
+    assert cache.get("entries", "k") == {"n": "old"}
+    os.rename(cache.path, f"{cache.path}.old")
+    StrategyCache(cache.directory).put("entries", "k", {"n": "new"})
+    assert cache.get("entries", "k") == {"n": "new"}
+
+
 def test_a_directory_in_the_way_is_a_miss_with_a_reason(cache: StrategyCache) -> None:
     cache.path.mkdir(parents=True)
     assert cache.get("entries", "k") is None
@@ -353,6 +363,7 @@ def test_the_wait_for_a_lock_is_ours_and_not_sqlitedicts(cache: StrategyCache) -
 
     cache.put("entries", "k", {})
     with opened_table(str(cache.path), "entries_v1") as rows:
+        assert rows.conn is not None
         pragmas = {name: rows.conn.select_one(f"PRAGMA {name}")[0] for name in ("busy_timeout", "journal_mode")}
     assert pragmas == {"busy_timeout": BUSY_S * 1000, "journal_mode": "delete"}
     assert cache._select("PRAGMA busy_timeout") == [(BUSY_S * 1000,)]
