@@ -1,7 +1,8 @@
 """Settings: keyword over environment over user file over defaults, as one frozen record.
 
-Environment: ``ORT_METAINFER_`` and the field's name in capitals (``ORT_METAINFER_BUDGET_S=30``). User file: ``config.toml``
-in the platform's configuration directory (``ORT_METAINFER_CONFIG`` names another), the same names in lower case.
+Environment: ``ORT_METAINFER_`` and the field's name in capitals (``ORT_METAINFER_BUDGET_S=30``). User file:
+``config.toml`` in the platform's configuration directory (``ORT_METAINFER_CONFIG`` names another), the same names in
+lower case.
 """
 
 from __future__ import annotations
