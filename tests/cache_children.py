@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -22,7 +23,10 @@ class Child:
     def __init__(self, body: Body) -> None:
         lines, says = os.pipe()
         waits, self._gate = os.pipe()
-        self.pid = os.fork()
+        with warnings.catch_warnings():
+            # From 3.12 on Python warns where onnxruntime's threads are about; no child runs onnxruntime.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pid = os.fork()
         if self.pid == 0:
             self._run(body, waits, says)
         os.close(says)
