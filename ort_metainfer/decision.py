@@ -139,9 +139,13 @@ class Manifest:
 
     def differences(self, today: Manifest) -> list[str]:
         """What changed since, one line each; empty where nothing did."""
-        names = sorted(set(self.versions) | set(today.versions))
-        changed = [(n, self.versions.get(n), today.versions.get(n)) for n in names]
-        return [f"{name} was {old}, is {new}" for name, old, new in changed if old != new]
+        pairs = ((self.versions, today.versions), (self.transforms, today.transforms))
+        return [
+            f"{name} was {then.get(name)}, is {now.get(name)}"
+            for then, now in pairs
+            for name in sorted(set(then) | set(now))
+            if then.get(name) != now.get(name)
+        ]
 
 
 @dataclass(frozen=True)

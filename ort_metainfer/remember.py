@@ -44,18 +44,19 @@ def look_up(cache: StrategyCache, directory: Path, key: CacheKey, graph: Graph, 
     Raises:
         StrategyError: a person edited the strategy file into something that cannot be read.
     """
-    from ort_metainfer.strategy_cache.artifacts import edited_strategy
+    from ort_metainfer.strategy_cache.artifacts import edited_strategy, strategy_file_path
 
+    edited = edited_strategy(directory, key)
+    if edited is not None:
+        file = str(strategy_file_path(directory, key))
+        return Decision(edited, "override", f"{file} was edited by hand", key, "hit", strategy_file=file, graph=graph)
     entry = cache.get("entries", str(key))
     if entry is None:
         return Decision(Strategy(), "default", "", key, "miss", _why_missed(cache, key), graph=graph)
-    edited = edited_strategy(directory, key)
-    if edited is not None:
-        file = entry.get("strategy_file")
-        return Decision(edited, "override", f"{file} was edited by hand", key, "hit", strategy_file=file, graph=graph)
     try:
         strategy = Strategy.from_dict(entry["strategy"])
-        then = Manifest(versions=dict(entry["manifest"]["versions"]))
+        kept = entry["manifest"]
+        then = Manifest(versions=dict(kept["versions"]), transforms=dict(kept.get("transforms", {})))
         changed = then.differences(manifest_of(strategy))
     except (KeyError, TypeError, StrategyError, ProviderError) as error:
         return Decision(Strategy(), "default", "", key, "miss", f"the entry cannot be used: {error}", graph=graph)
@@ -110,7 +111,7 @@ def remember(cache: StrategyCache, directory: Path, decision: Decision, model: M
     timing = winner and (winner.duel or winner.timing)
     entry: dict[str, Any] = {
         "strategy": decision.strategy.as_dict(),
-        "manifest": {"versions": dict(manifest.versions)},
+        "manifest": {"versions": dict(manifest.versions), "transforms": dict(manifest.transforms)},
         "model": model.label,
         "origin": decision.origin,
         "reason": decision.reason,
