@@ -122,7 +122,7 @@ def decide(request: Request, host: TrialHost | None = None) -> Decision:
     if isinstance(request.spec, str):
         return Decision(Strategy(), "pass-through", request.spec)
     if settings.strategy is not None:
-        strategy = Strategy.read(settings.strategy)
+        strategy = Strategy.read(Path(settings.strategy))
         return Decision(strategy, "override", f"the strategy file {os.fspath(settings.strategy)}")
     unusual = _not_onnx(request.source)
     if unusual:
@@ -239,9 +239,13 @@ class _Story:
             decision = deliberation.run(graph, prior=found.strategy if found and found.cache == "stale" else None)
         if decision.key is None:
             return decision
-        cache, why = ("stale", found.cache_reason) if found and found.cache == "stale" else ("miss", "")
-        why = why or (found.cache_reason if found else "this model was never decided for in this cache")
-        decision = replace(decision, cache=cache, cache_reason=why, decided_in_s=time.monotonic() - self.started)
+        reason = found.cache_reason if found else "this model was never decided for in this cache"
+        decision = replace(
+            decision,
+            cache="stale" if found and found.cache == "stale" else "miss",
+            cache_reason=reason,
+            decided_in_s=time.monotonic() - self.started,
+        )
         return remember(self.cache, self.directory, decision, model)
 
     @contextmanager

@@ -194,7 +194,7 @@ class Decision:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as ``--json`` prints them and the cache keeps them."""
-        return _plain(self)
+        return {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__}
 
 
 def _plain(value: Any) -> Any:
