@@ -137,20 +137,22 @@ def _converted(array: Array, spec: TensorSpec) -> Array:
         raise InputsError(f"input {spec.name!r} is of type {spec.dtype}, which numpy arrays cannot hold") from error
     if array.dtype == wanted:
         return array
-    with np.errstate(all="ignore"):
-        converted = array.astype(wanted)
-        same = _is_number(array) and np.array_equal(
-            converted.astype(array.dtype), array, equal_nan=array.dtype.kind in "fc"
-        )
-    if not same:
+    converted = None
+    if array.dtype.kind in "biuf" and wanted.kind in "biuf":
+        with np.errstate(all="ignore"):
+            converted = array.astype(wanted)
+    if converted is None or not _same_values(array, converted):
         raise InputsError(
             f"input {spec.name!r} must be {spec.dtype}; its {array.dtype} values do not convert without loss"
         )
     return converted
 
 
-def _is_number(array: Array) -> bool:
-    return array.dtype.kind in "biuf"
+def _same_values(array: Array, converted: Array) -> bool:
+    """Whether a conversion and its reverse give back the array, and no value changed its sign by wrapping around."""
+    with np.errstate(all="ignore"):
+        back = converted.astype(array.dtype)
+    return np.array_equal(back, array, equal_nan=array.dtype.kind == "f") and np.array_equal(converted < 0, array < 0)
 
 
 def shapes_of(feeds: Sequence[Mapping[str, Array]]) -> dict[str, tuple[int, ...]]:
@@ -213,12 +215,15 @@ def load_feeds(folder: Path) -> list[Feed]:
 def _read(path: Path) -> Feed:
     """The arrays of an ``.npz`` file by input name: one of ours, or one whose members are named after the inputs."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise InputsError(f"inputs: {path} holds a single array; an .npz file with one per input is needed")
-            arrays = {name: file[name] for name in file.files}
+        file = np.load(path, allow_pickle=False)
+        arrays = {}
+        if isinstance(file, np.lib.npyio.NpzFile):
+            with file:
+                arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise InputsError(f"inputs: {path} cannot be read as .npz without pickle: {error}") from error
+    if not arrays:
+        raise InputsError(f"inputs: {path} holds no named arrays; an .npz file with one per input is needed")
     if _NAMES in arrays:
         arrays = _named(path, arrays)
     return {name: array.astype(object) if array.dtype.kind == "U" else array for name, array in arrays.items()}

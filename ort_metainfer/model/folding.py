@@ -42,7 +42,7 @@ whose sizes are looked at first."""
 
 
 def fold(graph: Any, opsets: Mapping[str, int], outer: Scope | None = None) -> int:
-    """Replace nodes whose result is small and known by Constant nodes, in subgraphs too; how many values became known by it.
+    """Replace nodes of a small, known result by Constant nodes, in subgraphs too; how many values it made known.
 
     ``graph`` has inferred shapes: a Shape of known dimensions is where most of it starts.
     """

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.checker
 import onnx.inliner
 import onnx.shape_inference
 
@@ -21,6 +22,9 @@ __all__ = ["Sources", "infer", "probe_shapes", "skeleton"]
 Sources = dict[str | int, tuple[str, int]]
 """A symbolic dimension, or a size that stands for one -> the input and axis where its size can be read."""
 
+_REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
+"""What onnx's C++ side raises for a model it does not take."""
+
 MAX_ROUNDS = 4
 """Inference and folding feed each other; exported models need two rounds, four are enough for what was seen."""
 
@@ -31,7 +35,7 @@ MAX_SKELETON_BYTES = 1_500_000_000
 """A graph that is still larger without its weights is not inferred: protobuf refuses 2 GB, and inference copies."""
 
 MAX_INLINED_NODES = 200_000
-"""Functions that would unfold to more nodes than this are left folded."""
+"""Functions that would unfold to more nodes than this are dropped: what they do stays unknown."""
 
 
 def skeleton(model: Any) -> Any:
@@ -64,7 +68,7 @@ def infer(bare: Any, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Any, Source
     for _ in range(MAX_ROUNDS):
         try:
             model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        except (RuntimeError, ValueError):  # InferenceError is a RuntimeError; a model onnx rejects may still run
+        except _REFUSALS:  # a model that onnx rejects may still run
             break
         if not fold(model.graph, opsets):
             break
@@ -171,13 +175,17 @@ def _set_symbols(graph: Any, symbols: Mapping[str, int]) -> None:
 
 
 def _inline(model: Any) -> Any:
-    """The model with its functions unfolded, as it is where they call themselves or unfold to too much."""
-    if not model.functions or _unfolded_nodes(model) > MAX_INLINED_NODES:
-        return model
-    try:
-        return onnx.inliner.inline_local_functions(model)
-    except (RuntimeError, ValueError):
-        return model
+    """The model with its functions unfolded; without them where they reach themselves or unfold to too much.
+
+    Shape inference follows every call as well, so that leaving such functions in would never end.
+    """
+    if model.functions and _unfolded_nodes(model) <= MAX_INLINED_NODES:
+        try:
+            return onnx.inliner.inline_local_functions(model)
+        except _REFUSALS:
+            pass  # an invalid function, about which onnxruntime will have its say
+    del model.functions[:]
+    return model
 
 
 def _unfolded_nodes(model: Any) -> float:

@@ -49,7 +49,7 @@ def _node_macs(node: Any, scope: Scope) -> int | None:
     rule = _RULES.get(marks[0] if marks else node.op_type) if node.domain in ("", "ai.onnx") else None
     try:
         return None if rule is None else rule(node, scope)
-    except (_UnknownShape, IndexError, ZeroDivisionError):
+    except (LookupError, ValueError):  # a size is not known, or the node is not as its operator demands
         return None
 
 

@@ -63,10 +63,17 @@ _OTHER_WORK = ("Attention", "MultiHeadAttention", "QAttention")
 
 
 def stand_in(node: Any, graph: Any) -> list[Any]:
-    """The nodes to infer shapes with instead of ``node``: itself, where ONNX knows it.
+    """The nodes to infer shapes with instead of ``node``: itself, where ONNX knows it or it lacks what it must have.
 
     May add valueless initialisers to ``graph``. Names of values stay, so that what surrounds the node stays connected.
     """
+    try:
+        return _replacements(node, graph)
+    except (LookupError, ValueError):
+        return [node]
+
+
+def _replacements(node: Any, graph: Any) -> list[Any]:
     if node.domain in ("", "ai.onnx"):  # onnxruntime keeps two of its operators under ONNX's own domain
         own = node.op_type in ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization")
         return [_plain(node, "Identity", node.input[:1])] if own else [node]
