@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import stat
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from onnx.backend.test.case.node import collect_testcases
 
 from ort_metainfer.errors import InputsError
+from ort_metainfer.model.feeds import FEEDABLE
 from ort_metainfer.model.graph import describe
 from ort_metainfer.model.inputs import GUESSES, caller_feeds, load_feeds, save_feeds, shapes_of, synthetic
 from ort_metainfer.problem import Graph, TensorSpec
@@ -142,10 +145,14 @@ class TestValues:
             (TensorSpec("speed", "float32", (1,)), [1]),
             (TensorSpec("noiseScale", "float32", (2,)), [1, 1]),
             (TensorSpec("length_scale", "float32", ()), 1),
+            (TensorSpec("iou_threshold", "float32", (1,)), [0.5]),
         ],
     )
     def test_a_telling_name_decides(self, spec: TensorSpec, expected: Any) -> None:
         assert made(spec)[spec.name].tolist() == expected
+
+    def test_distances_are_positive(self) -> None:
+        assert made(TensorSpec("edge_dist", "float32", (1000,)))["edge_dist"].min() >= 0.1
 
     def test_lengths_are_the_sizes_they_speak_of(self) -> None:
         feed = made(
@@ -331,6 +338,10 @@ class TestWhatTheCallerGives:
         with pytest.raises(InputsError, match=f"'{name}'"):
             caller_feeds({**feed_of(), name: value}, PAIR)
 
+    def test_a_type_that_onnxruntime_cannot_be_fed_with_is_refused_by_name(self) -> None:
+        with pytest.raises(InputsError, match="'x' is of type bfloat16"):
+            caller_feeds({"x": np.ones(1, np.float32)}, graph_of(TensorSpec("x", "bfloat16", (1,))))
+
     def test_wrong_names_are_told_with_the_right_ones(self) -> None:
         with pytest.raises(InputsError, match=r"feed 1 .*unknown: y; missing: x.*takes x, ids, bias"):
             caller_feeds([feed_of(), {"y": np.ones(1), "ids": np.ones(1)}], PAIR)
@@ -485,3 +496,52 @@ def test_a_real_model_runs_on_the_guesses_its_design_admits(
     session, graph = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), describe(path)
     for guess in guesses:
         assert session.run(None, synthetic(graph, {}, seed=1, guess=guess))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:onnx.backend")
+def test_the_model_of_every_operator_test_of_onnx_is_described_and_fed(tmp_path: Path) -> None:
+    """ONNX's own test of each operator: nothing raises but InputsError, its own inputs pass, most made-up ones run."""
+    outcomes: Counter[str] = Counter()
+    for case in collect_testcases(None):
+        content = case.model.SerializeToString()
+        graph = describe(content)
+        own = dict(zip((spec.name for spec in graph.inputs), case.data_sets[0][0], strict=False))
+        are_arrays = all(isinstance(array, np.ndarray) for array in own.values())
+        if are_arrays and all(spec.dtype in FEEDABLE for spec in graph.inputs):
+            outcomes["own"] += 1
+            assert_unchanged(own, caller_feeds(own, graph)[0], tmp_path)
+        outcomes[outcome_of(content, graph)] += 1
+    assert outcomes["own"] > 1200
+    assert outcomes["ran"] > 1200
+    assert outcomes["ran"] > 9 * outcomes["refused its values"]
+
+
+def assert_unchanged(before: dict[str, Any], feed: dict[str, Any], folder: Path) -> None:
+    save_feeds([feed], folder)
+    (back,) = load_feeds(folder)
+    for name, array in before.items():
+        assert back[name].dtype == array.dtype
+        assert np.array_equal(back[name], array, equal_nan=array.dtype.kind == "f")
+
+
+def outcome_of(content: bytes, graph: Graph) -> str:
+    try:
+        feed = synthetic(graph, {}, seed=0)
+    except InputsError:
+        return "not made"
+    try:
+        session = onnxruntime.InferenceSession(content, quietly(), ["CPUExecutionProvider"])
+    except Exception:  # noqa: BLE001 (onnxruntime's errors share no other base class)
+        return "no kernel"
+    try:
+        session.run(None, feed)
+    except Exception:  # noqa: BLE001 (as above; an axis or a divisor of zero, say)
+        return "refused its values"
+    return "ran"
+
+
+def quietly() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return options

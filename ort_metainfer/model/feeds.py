@@ -23,13 +23,18 @@ from ort_metainfer.errors import InputsError
 from ort_metainfer.model.sizes import check_shape
 from ort_metainfer.problem import Graph, TensorSpec
 
-__all__ = ["caller_feeds", "load_feeds", "save_feeds", "shapes_of"]
+__all__ = ["FEEDABLE", "caller_feeds", "load_feeds", "save_feeds", "shapes_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Feed = dict[str, Array]
 
 _NAMES = "__names__"
 """Member that holds the names, as JSON in UTF-8 bytes; array ``aI`` belongs to the I-th."""
+
+FEEDABLE = frozenset(["bool", "string", "float16", "float32", "float64"]) | {
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+"""Types onnxruntime's Python binding can be fed with as numpy arrays (bfloat16 and the 8-bit floats it refuses)."""
 
 _ACCEPTED = (
     "a dict of arrays, several of them, a function that returns them, an .npz file, a folder or a pattern of them"
@@ -131,10 +136,9 @@ def _converted(array: Array, spec: TensorSpec) -> Array:
         raise InputsError(
             f"input {spec.name!r} must be of type {spec.dtype}, got {'strings' if is_text else array.dtype}"
         )
-    try:
-        wanted = np.dtype(spec.dtype)
-    except TypeError as error:
-        raise InputsError(f"input {spec.name!r} is of type {spec.dtype}, which numpy arrays cannot hold") from error
+    if spec.dtype not in FEEDABLE:
+        raise InputsError(f"input {spec.name!r} is of type {spec.dtype}, which onnxruntime takes no numpy arrays for")
+    wanted = np.dtype(spec.dtype)
     if array.dtype == wanted:
         return array
     converted = None

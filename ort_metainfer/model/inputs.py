@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ort_metainfer.errors import InputsError
-from ort_metainfer.model.feeds import caller_feeds, load_feeds, save_feeds, shapes_of
+from ort_metainfer.model.feeds import FEEDABLE, caller_feeds, load_feeds, save_feeds, shapes_of
 from ort_metainfer.model.sizes import GUESSES, input_shapes
 from ort_metainfer.problem import Graph, TensorSpec
 
@@ -24,13 +24,10 @@ MAX_FEED_BYTES = 2 << 30
 SAMPLE_RATE_HZ = 16_000
 """What most speech models expect (Whisper, wav2vec 2.0, Silero)."""
 
-_DTYPES = frozenset(["bool", "string", "float16", "float32", "float64"]) | {
-    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
-}
-"""Types onnxruntime's Python binding can be fed with as numpy arrays (bfloat16 and the 8-bit floats it refuses)."""
-
 _RATES = frozenset({"sr", "sample_rate", "sampling_rate", "samplerate"})
-_FACTORS = frozenset({"speed", "scale", "temperature", "factor", "gain", "alpha", "speedup"})
+_FACTORS = frozenset({"speed", "scale", "scales", "temperature", "factor", "gain", "alpha", "speedup"})
+_THRESHOLDS = frozenset({"threshold", "thresholds", "thresh"})
+_DISTANCES = frozenset({"dist", "dists", "distance", "distances", "radius"})
 _LENGTHS = frozenset({"length", "lengths", "len", "lens", "seqlen", "seqlens"})
 _CHANNELS = (1, 3, 4)
 _COARSE = 8
@@ -45,6 +42,7 @@ def synthetic(graph: Graph, shapes: Mapping[str, tuple[int, ...]], seed: int, gu
     * masks and booleans are ones, token types zeros, positions count up, strings are ``a``
     * lengths are the size of the axis they speak of, sample rates 16000, speeds, scales and temperatures 1
     * other integers lie in [0, bound), where the graph bounds them, else in [0, 2)
+    * thresholds are a half, distances the absolute value of the unit normal distribution and a tenth
     * images (four axes, 1, 3 or 4 channels) are smooth random fields of unit variance, as 8-bit integers around 128
     * other floats are drawn from the unit normal distribution
 
@@ -70,7 +68,7 @@ def synthetic(graph: Graph, shapes: Mapping[str, tuple[int, ...]], seed: int, gu
 
 def _check_makeable(spec: TensorSpec, has_shape: bool) -> None:
     advice = "give inputs of your own"
-    if spec.dtype not in _DTYPES:
+    if spec.dtype not in FEEDABLE:
         raise InputsError(f"input {spec.name!r} is of type {spec.dtype}, which cannot be made up; {advice}")
     if spec.shape is None and not has_shape:
         raise InputsError(
@@ -99,6 +97,10 @@ def _values(spec: TensorSpec, graph: Graph, sizes: Mapping[str, tuple[int, ...]]
         return _length(spec, graph, sizes)
     if "int" in spec.dtype:
         return _integers(spec, words, shape, _bound(spec, graph, sizes), rng)
+    if words & _THRESHOLDS:
+        return 0.5
+    if words & _DISTANCES:  # graph networks divide by them
+        return 0.1 + np.abs(rng.standard_normal(shape))
     return _smooth_image(shape, rng) if _is_image(shape) else rng.standard_normal(shape)
 
 
