@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ort_metainfer.cache_dir import cache_directory
 from ort_metainfer.decision import Decision
 from ort_metainfer.errors import ModelError
+from ort_metainfer.places import cache_directory
 from ort_metainfer.problem import CacheKey, Graph, Model, Policy, SessionSpec
 from ort_metainfer.settings import Settings, resolve
 from ort_metainfer.strategy import Strategy

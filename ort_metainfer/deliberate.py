@@ -86,7 +86,7 @@ class Deliberation:
         properties = {name: value for name, value in self.spec.properties.items() if name not in NEUTRAL_PROPERTIES}
         return Setup(
             model_file=self.model_file,
-            baseline=replace(self.spec, properties=properties),
+            baseline=self.spec._replace(properties=properties),
             feeds=folder,
             as_bytes=self.model.path is None,
             objective=str(self.settings.objective),

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as PlainSession
 
+from ort_metainfer.spec import SessionSpec
+
 if TYPE_CHECKING:  # this module is part of ``import ort_metainfer``, which must cost next to nothing
-    from ort_metainfer.problem import SessionSpec
     from ort_metainfer.strategy import Strategy
 
 __all__ = ["apply", "open_session", "options_of", "spec_of", "unwatch", "watch"]
@@ -130,8 +131,6 @@ def spec_of(
     options: Any, providers: Sequence[Any] | None, provider_options: Sequence[Mapping[Any, Any]] | None
 ) -> SessionSpec | str:
     """The caller's session in plain values, or one sentence why it cannot be told and is left to plain onnxruntime."""
-    from ort_metainfer.problem import SessionSpec
-
     named = _providers(providers, provider_options)
     if named is None:
         return "the providers are given in a form that onnxruntime itself will judge"

@@ -7,15 +7,23 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-__all__ = ["CacheKey", "Device", "Graph", "HardwareState", "Model", "Policy", "Problem", "SessionSpec", "TensorSpec"]
+from ort_metainfer.spec import NEUTRAL_PROPERTIES, SessionSpec
+
+__all__ = [
+    "NEUTRAL_PROPERTIES",
+    "CacheKey",
+    "Device",
+    "Graph",
+    "HardwareState",
+    "Model",
+    "Policy",
+    "Problem",
+    "SessionSpec",
+    "TensorSpec",
+]
 
 KEY_SCHEMA = 1
 """Salt of every cache key: raised when what a key says changes meaning."""
-
-NEUTRAL_PROPERTIES = frozenset(
-    {"enable_profiling", "profile_file_prefix", "logid", "log_severity_level", "log_verbosity_level"}
-)
-"""SessionOptions properties that write files or print: no part of what is decided, and left out of trials."""
 
 Dim = int | str | None
 """A fixed size, a symbolic name, or nothing declared."""
@@ -162,8 +170,9 @@ class Device:
     lasting_limit: bool = False
 
     def __str__(self) -> str:
-        cores = [] if self.cores is None else [f"{self.cores:g}c"]
-        return "/".join([f"{self.kind}:{self.name}", *(["+".join(self.features)] if self.features else []), *cores])
+        from ort_metainfer.hardware.devices import device_text
+
+        return device_text(self.kind, self.name, self.features, self.cores)
 
 
 @dataclass(frozen=True)
@@ -247,46 +256,6 @@ class CacheKey:
         except (ValueError, TypeError):
             return None
         return cls(*parts) if schema == KEY_SCHEMA and len(parts) == 4 else None
-
-
-@dataclass(frozen=True)
-class SessionSpec:
-    """The session the caller asked for, in plain values, so that another process can make the same.
-
-    Attributes:
-        properties: SessionOptions properties that differ from their defaults, by name: plain values, enums by their
-            name.
-        config: session config entries the caller added.
-        free_dimensions: overrides the caller added by name.
-        providers: the caller's providers in order, each with its options; empty where none were given.
-    """
-
-    properties: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, str] = field(default_factory=dict)
-    free_dimensions: Mapping[str, int] = field(default_factory=dict)
-    providers: tuple[tuple[str, Mapping[str, str]], ...] = ()
-
-    def pinned(self) -> dict[str, str]:
-        """What the caller set, as policy text."""
-        chosen = {name: value for name, value in self.properties.items() if name not in NEUTRAL_PROPERTIES}
-        pins = {name: str(value) for name, value in {**chosen, **self.config}.items()}
-        pins |= {f"dim:{name}": str(size) for name, size in self.free_dimensions.items()}
-        return pins | {f"{name}.{key}": value for name, options in self.providers for key, value in options.items()}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, as they stand in JSON."""
-        return {
-            "properties": dict(self.properties),
-            "config": dict(self.config),
-            "free_dimensions": dict(self.free_dimensions),
-            "providers": [[name, dict(options)] for name, options in self.providers],
-        }
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> SessionSpec:
-        """The inverse of :meth:`as_dict`."""
-        providers = tuple((name, dict(options)) for name, options in plain["providers"])
-        return cls(plain["properties"], plain["config"], plain["free_dimensions"], providers)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from ort_metainfer.strategy import Strategy
 if TYPE_CHECKING:
     from ort_metainfer.strategy_cache.store import StrategyCache
 
-__all__ = ["look_up", "manifest_of", "remember"]
+__all__ = ["decision_of", "look_up", "manifest_of", "remember"]
 
 LOSSY = ("balanced", "fast")
 
@@ -65,8 +66,20 @@ def look_up(cache: StrategyCache, directory: Path, key: CacheKey, graph: Graph, 
     if has_inputs and not entry.get("inputs_are_real") and key.policy.split("|")[0] in LOSSY:
         reason = "it was decided without real inputs, which are given now"
         return Decision(strategy, "cache", "", key, "stale", reason, graph=graph)
+    return decision_of(entry, key, graph)
+
+
+def decision_of(entry: Mapping[str, Any], key: CacheKey, graph: Graph | None = None) -> Decision:
+    """The decision that an entry of the cache stands for.
+
+    Raises:
+        KeyError: the entry lacks something.
+        StrategyError: its strategy cannot be read.
+    """
+    kept = entry["manifest"]
+    then = Manifest(dict(kept["versions"]), dict(kept.get("transforms", {})), str(entry.get("decided_at", "")))
     return Decision(
-        strategy,
+        Strategy.from_dict(entry["strategy"]),
         "cache",
         f"decided {entry.get('decided_at', 'earlier')} by {entry.get('origin')}: {entry.get('reason')}",
         key,
@@ -74,6 +87,7 @@ def look_up(cache: StrategyCache, directory: Path, key: CacheKey, graph: Graph, 
         complete=bool(entry.get("complete", True)),
         incomplete_reason=str(entry.get("incomplete_reason", "")),
         strategy_file=entry.get("strategy_file"),
+        inputs_are_real=bool(entry.get("inputs_are_real")),
         manifest=then,
         graph=graph,
     )

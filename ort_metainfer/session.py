@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ort_metainfer.decision import Decision
     from ort_metainfer.problem import SessionSpec
     from ort_metainfer.settings import Settings
-    from ort_metainfer.strategy import Strategy
 
 __all__ = ["InferenceSession", "patch", "unpatch"]
 
@@ -40,14 +39,36 @@ _HOOK_FITS = list(inspect.signature(_plain_create).parameters) == [
 _options.watch()
 
 
+class _Told:
+    """An attribute of a session that a shortcut of a cached start leaves to be worked out when somebody asks.
+
+    Reading it puts the value into the instance, which hides this from then on.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, session: Any, owner: type | None = None) -> Any:
+        if session is None:
+            return self
+        start = session.__dict__.get("_metainfer_start")
+        if start is not None:
+            _tell(session, start.decision())
+        return session.__dict__.get(self.name)
+
+
+def _tell(session: Any, decision: Decision) -> None:
+    session.adaptation, session.strategy = decision, decision.strategy
+
+
 class InferenceSession(_Base):  # type: ignore[misc]  # noqa: D101 (onnxruntime's own docstring; it ships no types)
     __doc__ = _Base.__doc__
 
-    adaptation: Decision | None = None
-    """Who decided what for this session, what was tried, and why; None where onnxruntime made the session alone."""
+    adaptation = _Told("adaptation")
+    """The Decision: who decided what for this session, what was tried, and why."""
 
-    strategy: Strategy | None = None
-    """What is applied to this session."""
+    strategy = _Told("strategy")
+    """The Strategy that is applied to this session."""
 
     def __init__(self, *args: Any, metainfer: Settings | None = None, **keywords: Any) -> None:
         _check_keyword(metainfer)
@@ -73,9 +94,8 @@ def _check_keyword(metainfer: Any) -> None:
 def _create(self: Any, providers: Any, provider_options: Any, disabled_optimizers: Any = None) -> None:
     """Make the C session: with a strategy where one is decided, in onnxruntime's own way otherwise.
 
-    ``_metainfer_stage`` tells the calls of one session apart: after a creation that failed onnxruntime calls again
-        with its
-    fallback, which is left alone; after one that succeeded it is ``set_providers``, which only looks up.
+    ``_metainfer_stage`` tells the calls of one session apart: after a creation that failed onnxruntime calls again with
+    its fallback, which is left alone; after one that succeeded it is ``set_providers``, which only looks up.
     """
     stage = self.__dict__.get("_metainfer_stage", "new")
     self._metainfer_stage = "creating"
@@ -92,45 +112,83 @@ def _create(self: Any, providers: Any, provider_options: Any, disabled_optimizer
 class _Plan(NamedTuple):
     """What is given to onnxruntime in place of what the caller gave."""
 
-    decision: Decision
     spec: SessionSpec
     options: Any
     providers: Any
     provider_options: Any
     strict: bool
+    fixes_shapes: bool
 
 
 def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers: Any, may_decide: bool) -> _Plan | None:
     """The decision for this session, ready to apply; None for plain onnxruntime. What fails of ours ends here."""
-    strict = False
+    keyword = self.__dict__.get("_metainfer_settings")
+    strict = keyword is not None and bool(keyword.strict)
+    for name in ("_metainfer_start", "adaptation", "strategy"):
+        self.__dict__.pop(name, None)
     try:
-        from ort_metainfer import adapt
-
-        settings, problems = adapt.settings_for(self.__dict__.get("_metainfer_settings"))
-        strict = bool(settings.strict)
-        for problem in problems:
-            if strict:
-                raise problem
-            warn_once(f"{problem}; this setting is ignored")
-        source = self._model_path if self._model_path is not None else self._model_bytes
         spec = _unusual(self, disabled_optimizers) or _options.spec_of(self._sess_options, providers, provider_options)
-        decision = adapt.decide(adapt.Request(source, spec, settings, may_decide))
-        self.adaptation, self.strategy = decision, decision.strategy
-        if decision.strategy.is_default or isinstance(spec, str):
+        strategy = _recalled(self, spec, keyword)
+        if strategy is None:
+            from ort_metainfer import adapt
+
+            settings, problems = adapt.settings_for(keyword)
+            strict = bool(settings.strict)
+            for problem in problems:
+                if strict:
+                    raise problem
+                warn_once(f"{problem}; this setting is ignored")
+            source = self._model_path if self._model_path is not None else self._model_bytes
+            decision = adapt.decide(adapt.Request(source, spec, settings, may_decide))
+            _tell(self, decision)
+            if not problems and isinstance(source, str) and not isinstance(spec, str):
+                from ort_metainfer.start import record
+
+                record(source, spec, keyword, decision)
+            strategy = decision.strategy
+        if strategy.is_default or isinstance(spec, str):
             return None
         planned = _options.options_of(spec)
-        chosen = _options.apply(planned, decision.strategy)
-        if decision.strategy.provider is None:
+        chosen = _options.apply(planned, strategy)
+        if strategy.provider is None:
             chosen, given = providers, provider_options
         else:
             given = None
-        return _Plan(decision, spec, planned, chosen, given, strict)
+        return _Plan(spec, planned, chosen, given, strict, bool(strategy.static_shapes))
     except Exception as error:
         if strict:
             _refuse_fallback(self)
             raise
         _fail_open(self, error)
         return None
+
+
+def _recalled(self: Any, spec: SessionSpec | str, keyword: Settings | None) -> Any:
+    """The strategy of a start that was made before, the decision left to be told when asked; None where it is new."""
+    if isinstance(spec, str) or not isinstance(self._model_path, str):
+        return None
+    from ort_metainfer.start import recall
+
+    start = recall(self._model_path, spec, keyword)
+    if start is None:
+        return None
+    self._metainfer_start = start
+    if not isinstance(self, InferenceSession):  # onnxruntime's own class, patched, has nowhere to work it out later
+        _tell(self, start.decision())
+    if not start.entry["strategy"]:
+        return _NO_CHANGE
+    from ort_metainfer.strategy import Strategy
+
+    return Strategy.from_dict(start.entry["strategy"])
+
+
+class _NoChange:
+    """Stands for the empty strategy without importing what a strategy is made of."""
+
+    is_default = True
+
+
+_NO_CHANGE = _NoChange()
 
 
 def _unusual(self: Any, disabled_optimizers: Any) -> str | None:
@@ -162,12 +220,12 @@ def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
 
 def _guard_shapes(self: Any, plan: _Plan) -> None:
     """Let calls with other shapes run on the general session, where the strategy fixed some."""
-    if not plan.decision.strategy.static_shapes:
+    if not plan.fixes_shapes:
         return
     from ort_metainfer.static_shapes import guard
 
     model = self._model_path if self._model_path is not None else self._model_bytes
-    guard(self, model, plan.spec, plan.decision)
+    guard(self, model, plan.spec, self.adaptation)
 
 
 def _fallback_of(providers: Any) -> list[str]:
@@ -190,8 +248,7 @@ def _fail_open(self: Any, error: Exception) -> None:
 
     model = self._model_path if self._model_path is not None else "a model given as bytes"
     reason = f"{type(error).__name__}: {error}"
-    self.adaptation = Decision(Strategy(), "pass-through", reason)
-    self.strategy = self.adaptation.strategy
+    _tell(self, Decision(Strategy(), "pass-through", reason))
     self._metainfer_failure = f"{model} runs on plain onnxruntime: {reason}"
     log.debug("the failure behind it", exc_info=error)
 

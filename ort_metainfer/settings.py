@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ort_metainfer.errors import SettingsError
+from ort_metainfer.places import config_place as config_file
 
 __all__ = ["FIELDS", "Settings", "config_file", "resolve", "sources"]
 
@@ -164,16 +165,6 @@ FIELDS: Mapping[str, Check] = {
 """
 
 DEFAULTS = Settings(mode="auto", budget_s=15.0, accuracy="strict", objective="latency", strict=False, log="warning")
-
-
-def config_file(environment: Mapping[str, str] = os.environ) -> Path:
-    """The user's settings file, whether it exists or not."""
-    named = environment.get(f"{PREFIX}CONFIG")
-    if named:
-        return Path(named)
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("ort_metainfer", appauthor=False)) / "config.toml"
 
 
 def resolve(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as PlainSession
@@ -134,7 +134,7 @@ def guard(session: Any, model: str | bytes, spec: SessionSpec, decision: Decisio
     """Make ``session``, whose symbolic dimensions were fixed, take any shapes, and show the shapes the model
     declares."""
     unprofiled = {name: value for name, value in spec.properties.items() if name != "enable_profiling"}
-    general = _General(lambda: open_session(model, replace(spec, properties=unprofiled), Strategy()))
+    general = _General(lambda: open_session(model, spec._replace(properties=unprofiled), Strategy()))
     if decision.graph is None:
         declared: Any = (general().get_inputs(), general().get_outputs())
     else:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ort_metainfer.errors import CacheError
 
-__all__ = ["BUSY_S", "create", "is_damage", "open_for_reading", "set_aside"]
+__all__ = ["BUSY_S", "FILE_NAME", "SCHEMA", "create", "is_damage", "open_for_reading", "set_aside"]
+
+SCHEMA = 1
+"""Part of every table's name: raised when rows change meaning, so that older and newer releases share one file."""
+
+FILE_NAME = "strategies.sqlite"
 
 BUSY_S = 2.0
 """Seconds to wait for a lock that another process holds on the file."""
@@ -71,6 +75,8 @@ def set_aside(path: Path) -> Path | None:
     """
     if not _is_damaged(path):
         return None
+    from datetime import UTC, datetime
+
     aside = _free_name(f"{path}.corrupt-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     try:
         for suffix in _SIDE_FILES:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ort_metainfer.errors import CacheError
-from ort_metainfer.strategy_cache.file import BUSY_S, create, is_damage, open_for_reading, set_aside
+from ort_metainfer.strategy_cache.file import BUSY_S, FILE_NAME, SCHEMA, create, is_damage, open_for_reading, set_aside
 from ort_metainfer.strategy_cache.lock import deciding
 
 if TYPE_CHECKING:
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "StrategyCache", "open_cache"]
 
-SCHEMA = 1
-"""Part of every table's name: raised when rows change meaning, so that older and newer releases share one file."""
-
-FILE_NAME = "strategies.sqlite"
 _FORK_WAIT_S = 5.0  # above BUSY_S: a fork waits for a read or write in progress, but never for ever
 
 _log = logging.getLogger("ort_metainfer.strategy_cache")

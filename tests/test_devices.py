@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -226,9 +225,8 @@ def test_version_one_memory_limits_are_read(tmp_path: Path) -> None:
     assert memory_left_bytes(write_tree(tmp_path, {**in_group("/app", V1_MEMORY, "memory"), **group})) == 250
 
 
-@dataclass(frozen=True)
 class CountingFiles(SystemFiles):
-    reads: list[str] = field(default_factory=list, compare=False, hash=False)
+    reads: ClassVar[list[str]] = []
 
     def read(self, path: str, limit_bytes: int = 65_536) -> str | None:
         self.reads.append(path)

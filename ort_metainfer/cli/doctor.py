@@ -77,7 +77,7 @@ def _settings() -> Iterator[Check]:
 
 
 def _cache() -> Iterator[Check]:
-    from ort_metainfer.cache_dir import cache_directory
+    from ort_metainfer.places import cache_directory
 
     folder = cache_directory(resolve()[0])
     yield Check("cache", "directory", *_writable(folder))

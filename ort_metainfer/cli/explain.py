@@ -38,8 +38,8 @@ def explain(model: Path, settings: Settings, as_json: bool) -> None:
 def look_up(model: Path, settings: Settings) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """The decision for ``model`` as the cache has it now, nothing decided; and the other keys of the same model."""
     from ort_metainfer.adapt import Request, decide, key_of, settings_for
-    from ort_metainfer.cache_dir import cache_directory
     from ort_metainfer.model.fingerprint import fingerprint, known_graph
+    from ort_metainfer.places import cache_directory
     from ort_metainfer.strategy_cache.store import open_cache
 
     resolved, _ = settings_for(settings)

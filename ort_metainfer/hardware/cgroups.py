@@ -8,16 +8,15 @@ the smallest holds. Interfaces: Linux kernel documentation, ``admin-guide/cgroup
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from ort_metainfer.hardware.files import SYSTEM, SystemFiles
 
 __all__ = ["Group", "groups", "memory_left_bytes", "quota_cores"]
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """One control group: its folder, and whether it is of version 2."""
 
     folder: PurePosixPath

@@ -6,21 +6,21 @@ says is part of every cache key.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ort_metainfer.hardware.cgroups import quota_cores
 from ort_metainfer.hardware.files import SYSTEM, SystemFiles
-from ort_metainfer.problem import Device
 
-__all__ = ["Hardware", "accelerators", "cpu_device", "device_string", "forget", "onnxruntime_hardware"]
+if TYPE_CHECKING:  # the device string is part of every cached start, which must cost next to nothing
+    from ort_metainfer.problem import Device
+
+__all__ = ["Hardware", "accelerators", "cpu_device", "device_string", "device_text", "forget", "onnxruntime_hardware"]
 
 CPU_PROVIDER = "CPUExecutionProvider"
 
@@ -45,8 +45,7 @@ ARM_PARTS: Mapping[str, str] = MappingProxyType(
 CPUINFO_LIMIT_BYTES = 16_384  # the kernel makes the text as it is read, core by core
 
 
-@dataclass(frozen=True)
-class Hardware:
+class Hardware(NamedTuple):
     """One piece of hardware that onnxruntime discovered; ``vendor_id`` is the PCI vendor's (Intel: 0x8086)."""
 
     kind: str
@@ -61,18 +60,26 @@ def cpu_device(files: SystemFiles = SYSTEM) -> Device:
 
     Read once per process and affinity mask; a quota that changes later is not noticed.
     """
-    return _cpu_device(files, _usable_cpus())
+    from ort_metainfer.problem import Device
+
+    cpu = _cpu(files, _usable_cpus())
+    return Device(
+        provider=CPU_PROVIDER,
+        kind="cpu",
+        name=cpu.name,
+        vendor=cpu.vendor,
+        features=cpu.features,
+        cores=cpu.cores,
+        lasting_limit=cpu.is_limited,
+    )
 
 
 def accelerators() -> tuple[Device, ...]:
     """Hardware other than CPUs that onnxruntime sees, whether or not a provider for it is installed."""
+    from ort_metainfer.problem import Device
+
     return tuple(
-        Device(
-            provider="",
-            kind=hardware.kind,
-            name=hardware.description or f"{hardware.vendor_id:#06x}:{hardware.device_id:#06x}",
-            vendor=hardware.vendor,
-        )
+        Device(provider="", kind=hardware.kind, name=_name_of(hardware), vendor=hardware.vendor)
         for hardware in onnxruntime_hardware()
         if hardware.kind != "cpu"
     )
@@ -80,7 +87,15 @@ def accelerators() -> tuple[Device, ...]:
 
 def device_string() -> str:
     """CPU and accelerators in one text, for the cache key: ``cpu:AMD EPYC/avx2+avx512f/2c+gpu:0x10de:0x2335``."""
-    return "+".join(str(device) for device in (cpu_device(), *accelerators()))
+    cpu = _cpu(SYSTEM, _usable_cpus())
+    others = [device_text(found.kind, _name_of(found)) for found in onnxruntime_hardware() if found.kind != "cpu"]
+    return "+".join([device_text("cpu", cpu.name, cpu.features, cpu.cores), *others])
+
+
+def device_text(kind: str, name: str, features: Sequence[str] = (), cores: float | None = None) -> str:
+    """One device in one word, as the cache key has it: ``cpu:AMD EPYC/avx2+avx512f/2c``."""
+    words = [f"{kind}:{name}", *(["+".join(features)] if features else [])]
+    return "/".join(words if cores is None else [*words, f"{cores:g}c"])
 
 
 def onnxruntime_hardware() -> tuple[Hardware, ...]:
@@ -98,7 +113,7 @@ def onnxruntime_hardware() -> tuple[Hardware, ...]:
 
 def forget() -> None:
     """Read the CPU anew at the next call (tests; a process whose quota was changed)."""
-    _cpu_device.cache_clear()
+    _cpu.cache_clear()
 
 
 def _hardware(device: Any) -> Hardware:
@@ -112,21 +127,26 @@ def _usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
+def _name_of(hardware: Hardware) -> str:
+    return hardware.description or f"{hardware.vendor_id:#06x}:{hardware.device_id:#06x}"
+
+
+class _Cpu(NamedTuple):
+    """The CPU's facts; ``is_limited`` where affinity or a quota leaves less of it than is online."""
+
+    name: str
+    vendor: str
+    features: tuple[str, ...]
+    cores: float
+    is_limited: bool
+
+
 @lru_cache(maxsize=16)
-def _cpu_device(files: SystemFiles, usable_cpus: int) -> Device:
-    name, vendor, features = describe_cpu(files)
+def _cpu(files: SystemFiles, usable_cpus: int) -> _Cpu:
     online = _online_cpus(files) or os.cpu_count() or usable_cpus
     quota = quota_cores(files)
     cores = min(float(usable_cpus), float(online), *([] if quota is None else [quota]))
-    return Device(
-        provider=CPU_PROVIDER,
-        kind="cpu",
-        name=name,
-        vendor=vendor,
-        features=features,
-        cores=cores,
-        lasting_limit=cores < online,
-    )
+    return _Cpu(*describe_cpu(files), cores, cores < online)
 
 
 def _online_cpus(files: SystemFiles) -> int | None:
@@ -184,6 +204,8 @@ def describe_mac(sysctl: Callable[[str], str]) -> tuple[str, str, tuple[str, ...
 
 def _sysctl(name: str) -> str:
     """One sysctl value as text: strings as they are, integers of 4 or 8 bytes in decimal."""
+    import ctypes
+
     library = ctypes.CDLL(None)
     size = ctypes.c_size_t(256)
     buffer = ctypes.create_string_buffer(256)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 __all__ = ["SYSTEM", "SystemFiles"]
 
 READ_LIMIT_BYTES = 65_536
 
 
-@dataclass(frozen=True)
-class SystemFiles:
+class SystemFiles(NamedTuple):
     """The machine's files as seen below ``root``; paths are absolute (``/proc/stat``) and lead nowhere outside it."""
 
     root: Path = Path("/")

@@ -22,7 +22,7 @@ from ort_metainfer.problem import Graph, Model, TensorSpec
 if TYPE_CHECKING:
     from ort_metainfer.strategy_cache.store import StrategyCache
 
-__all__ = ["fingerprint", "known_graph", "remember_graph", "signature"]
+__all__ = ["files_behind", "fingerprint", "known_graph", "remember_graph", "signature"]
 
 _CHUNK_BYTES = 1 << 20
 _SETTLED_NS = 2_000_000_000
@@ -98,6 +98,19 @@ def fingerprint(path_or_bytes: str | os.PathLike[Any] | bytes, cache: StrategyCa
         raise ModelError(f"cannot read model {error.filename or path}: {error.strerror or error}") from error
     except ValueError as error:  # a path that no file can have: a NUL in it, a lone surrogate
         raise ModelError(f"cannot read model {path!r}: {error}") from error
+
+
+def files_behind(path: str | os.PathLike[Any]) -> list[list[Any]] | None:
+    """The files a fingerprint of this process rests on: path, size, modification time and inode of each.
+
+    None where none was made, or the files are too young to be told apart by those.
+    """
+    memo = _memos.get(_absolute(os.fsdecode(path)))
+    if memo is None:
+        return None
+    absolute = _absolute(os.fsdecode(path))
+    beside = [(os.path.join(os.path.dirname(absolute), location), stamp) for location, stamp in memo.external]
+    return [[file, *stamp] for file, stamp in [(absolute, memo.stamp), *beside]]
 
 
 def signature(inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -6,7 +6,7 @@ import gc
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ort_metainfer.decision import Gate
@@ -135,7 +135,7 @@ class Bench:
         from ort_metainfer.options import open_session
 
         self.announce("opening", name)
-        spec = replace(self.setup.baseline, providers=((CPU, {}),)) if cpu_only else self.setup.baseline
+        spec = self.setup.baseline._replace(providers=((CPU, {}),)) if cpu_only else self.setup.baseline
         extra = {RECORD_ASSIGNMENT: "1"} if strategy.provider else {}
         started = time.perf_counter()
         try:
