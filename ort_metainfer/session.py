@@ -214,7 +214,8 @@ def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
             raise
         _fail_open(self, error)
         return False
-    self._fallback_providers = _fallback_of(providers)
+    if plan.decision.strategy.provider is not None:  # else onnxruntime has just told it from the caller's own
+        self._fallback_providers = _fallback_of(providers)
     return True
 
 
@@ -228,10 +229,16 @@ def _guard_shapes(self: Any, plan: _Plan) -> None:
     guard(self, model, plan.spec, self.adaptation)
 
 
+def _available() -> set[str]:
+    import onnxruntime
+
+    return set(onnxruntime.get_available_providers())
+
+
 def _fallback_of(providers: Any) -> list[str]:
     """Where onnxruntime itself would fall back to from the caller's providers."""
     names = [entry[0] if isinstance(entry, tuple) else entry for entry in providers or ()]
-    tensorrt = {"TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"} & set(names)
+    tensorrt = {"TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"} & set(names) & _available()
     cuda = ["CUDAExecutionProvider"] if tensorrt and "CUDAExecutionProvider" in names else []
     return [*cuda, "CPUExecutionProvider"]
 
