@@ -117,6 +117,7 @@ class _Plan(NamedTuple):
     providers: Any
     provider_options: Any
     strict: bool
+    names_provider: bool
     fixes_shapes: bool
 
 
@@ -154,7 +155,8 @@ def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers:
             chosen, given = providers, provider_options
         else:
             given = None
-        return _Plan(spec, planned, chosen, given, strict, bool(strategy.static_shapes))
+        fixes_shapes = bool(strategy.static_shapes)
+        return _Plan(spec, planned, chosen, given, strict, strategy.provider is not None, fixes_shapes)
     except Exception as error:
         if strict:
             _refuse_fallback(self)
@@ -214,7 +216,7 @@ def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
             raise
         _fail_open(self, error)
         return False
-    if plan.decision.strategy.provider is not None:  # else onnxruntime has just told it from the caller's own
+    if plan.names_provider:  # else onnxruntime has just told it from the caller's own
         self._fallback_providers = _fallback_of(providers)
     return True
 
