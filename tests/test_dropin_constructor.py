@@ -96,6 +96,10 @@ CONSTRUCTOR_CALLS: dict[str, Callable[[Path], Arguments]] = {
         (_file(folder),),
         {"providers": ["TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider", "CUDAExecutionProvider"]},
     ),
+    "TensorRT and CUDA, not built in": lambda folder: (
+        (_file(folder),),
+        {"providers": ["TensorrtExecutionProvider", "CUDAExecutionProvider"]},
+    ),
     "disabled_optimizers list": lambda folder: ((_file(folder),), {"disabled_optimizers": ["ConstantFolding"]}),
     "disabled_optimizers empty": lambda folder: ((_file(folder),), {"disabled_optimizers": set()}),
     "disabled_optimizers number": lambda folder: ((_file(folder),), {"disabled_optimizers": 3}),
