@@ -111,13 +111,16 @@ class Trial:
 
     @property
     def verdict(self) -> str:
-        """One line: the failure, the gate that failed, or the last gate's detail."""
+        """One line: the failure, the gate that failed, the race's figures, or the last gate's detail."""
         if self.failure is not None:
             return self.failure
-        return next(
-            (gate.detail for gate in self.gates if not gate.passed),
-            self.gates[-1].detail if self.gates else "not tried",
-        )
+        failed = next((gate.detail for gate in self.gates if not gate.passed), None)
+        if failed is not None:
+            return failed
+        if self.timing is not None and self.duel is None:
+            low, high = self.timing.speedup_low, self.timing.speedup_high
+            return f"{self.timing.speedup:.2f}x [{low:.2f}, {high:.2f}] in the race, not confirmed by a duel"
+        return self.gates[-1].detail if self.gates else "not tried"
 
     def with_gate(self, gate: Gate) -> Trial:
         """This trial with one more verdict."""

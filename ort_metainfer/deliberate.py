@@ -25,10 +25,16 @@ __all__ = ["Deliberation"]
 MAX_TRIALS = 30
 """A decision that needed more would be a search of its own."""
 
+FIRST_BATCH = 6
+"""Strategies of the first race: what the rules propose, filled up with the search's first guesses."""
+
 BATCH = 4
 """Strategies of the search raced at a time: it learns from each race what to combine next."""
 
-DUEL_SHARE = 0.4
+RACE_SHARE = 0.6
+"""Share of the time left that one race may take."""
+
+DUEL_SHARE = 0.35
 """Share of the budget below which no further race is begun: the winner has to be confirmed in a fresh process."""
 
 
@@ -110,7 +116,8 @@ class Deliberation:
     def _decide(self, setup: Setup, graph: Graph, feeds: Feeds, prior: Strategy | None) -> Decision:
         problem = self._problem(graph, feeds)
         thresholds = Thresholds.of(problem.policy.accuracy if feeds.are_real else "strict")
-        self._try(setup, self._first_proposals(problem, prior), thresholds)
+        first = self._first_proposals(problem, prior)
+        self._try(setup, first, thresholds)
         while self._left() > self._budget_s * DUEL_SHARE and (more := self._search(problem)):
             self._try(setup, more[:BATCH], thresholds)
         winner = self._confirm(setup, thresholds, problem)
@@ -147,7 +154,10 @@ class Deliberation:
         from ort_metainfer.deciders.rules import RuleLibrary
 
         stale = [Proposal(prior, "cache", "it won under other versions")] if prior and not prior.is_default else []
-        return self._ask([MetaModel(), RuleLibrary()], problem, stale)
+        proposals = self._ask([MetaModel(), RuleLibrary()], problem, stale)
+        room = max(0, FIRST_BATCH - len(proposals))  # a race costs its two baselines, however few it compares
+        known = {proposal.strategy for proposal in proposals}
+        return proposals + [more for more in self._search(problem) if more.strategy not in known][:room]
 
     def _search(self, problem: Problem) -> list[Proposal]:
         from ort_metainfer.deciders.search import Search
@@ -176,7 +186,7 @@ class Deliberation:
             return
         self.proposals += proposals
         self._say(f"trying {len(proposals)} strategies")
-        self.trials += self.host.race(setup, proposals, thresholds, self._until(0.5), self.request.progress)
+        self.trials += self.host.race(setup, proposals, thresholds, self._until(RACE_SHARE), self.request.progress)
 
     def _confirm(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> Trial | None:
         """The best trial that a duel in a fresh process confirms; the next best where the first fails it."""
