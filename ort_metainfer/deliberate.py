@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ort_metainfer.decision import Decision, Proposal, Refusal, Trial
-from ort_metainfer.errors import InputsError, ProviderError
+from ort_metainfer.errors import InputsError, TrialError
+from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.problem import NEUTRAL_PROPERTIES, Device, Graph, Model, Problem, SessionSpec
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost
@@ -114,7 +115,7 @@ class Deliberation:
         return self.host.prepare(setup, self._until(0.5))
 
     def _decide(self, setup: Setup, graph: Graph, feeds: Feeds, prior: Strategy | None) -> Decision:
-        problem = self._problem(graph, feeds)
+        problem = self._problem(setup, graph, feeds)
         thresholds = Thresholds.of(problem.policy.accuracy if feeds.are_real else "strict")
         first = self._first_proposals(problem, prior)
         self._try(setup, first, thresholds)
@@ -123,7 +124,7 @@ class Deliberation:
         winner = self._confirm(setup, thresholds, problem)
         return self._conclude(problem, winner)
 
-    def _problem(self, graph: Graph, feeds: Feeds) -> Problem:
+    def _problem(self, setup: Setup, graph: Graph, feeds: Feeds) -> Problem:
         from ort_metainfer.adapt import policy_of
         from ort_metainfer.hardware.state import observe
 
@@ -131,7 +132,7 @@ class Deliberation:
         return Problem(
             model=self.model,
             graph=graph,
-            devices=tuple(self._devices(policy.providers)),
+            devices=self._devices(setup, policy.providers),
             policy=policy,
             baseline=self.spec,
             state=observe(0.2),
@@ -139,15 +140,14 @@ class Deliberation:
             inputs_are_real=feeds.are_real,
         )
 
-    def _devices(self, names: Iterable[str]) -> Iterable[Device]:
-        """Devices of the allowed providers; one that does not load is a refusal, not an error."""
-        from ort_metainfer.providers import get_provider
-
-        for name in names:
-            try:
-                yield from get_provider(name).devices()
-            except ProviderError as error:
-                self.refusals.append(Refusal(name, "providers", str(error)))
+    def _devices(self, setup: Setup, names: Sequence[str]) -> tuple[Device, ...]:
+        """Devices of the allowed providers; one that offers none, or takes its process down, is a refusal."""
+        try:
+            found, refused = self.host.devices(setup, names, self._until(0.3))
+        except TrialError as error:
+            found, refused = [cpu_device()], [("/".join(names), f"{error}; the CPU provider is used")]
+        self.refusals += [Refusal(name, "providers", reason) for name, reason in refused]
+        return tuple(found)
 
     def _first_proposals(self, problem: Problem, prior: Strategy | None) -> list[Proposal]:
         from ort_metainfer.deciders.meta_model import MetaModel

@@ -120,6 +120,18 @@ def test_a_miss_names_the_part_of_the_key_that_is_new(tiny_model: Callable[..., 
     assert "device" not in decision.cache_reason
 
 
+def test_a_provider_that_takes_its_process_down_leaves_the_cpu(
+    tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise TrialCrashed("asking a provider for its devices: it died of signal 11")
+
+    monkeypatch.setattr(host := FakeTrialHost(favour("graph_optimization_level"), graph=BIG_GRAPH), "devices", crash)
+    decision = ask(tiny_model("MatMul"), host)
+    assert "graph_optimization_level" in decision.strategy.session_options
+    assert any("signal 11" in refusal.reason for refusal in decision.refusals)
+
+
 def test_an_edited_strategy_file_wins_over_the_entry(tiny_model: Callable[..., Path]) -> None:
     model = tiny_model("MatMul")
     first = ask(model, FakeTrialHost(graph=BIG_GRAPH))

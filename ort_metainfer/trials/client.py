@@ -12,7 +12,7 @@ from typing import Any
 from ort_metainfer import errors
 from ort_metainfer.decision import Proposal, Trial
 from ort_metainfer.errors import MetainferError, TrialCrashed, TrialError, TrialTimeout
-from ort_metainfer.problem import Graph
+from ort_metainfer.problem import Device, Graph
 from ort_metainfer.trials import duel as duelling
 from ort_metainfer.trials.channel import setup_plain, thresholds_plain
 from ort_metainfer.trials.child import Child
@@ -38,6 +38,7 @@ START_S = 0.5
 STEPS = {
     "starting": "starting the trial process",
     "describing": "reading the model",
+    "discovering": "asking a provider for its devices",
     "opening": "creating the session",
     "checking": "running the model",
     "timing": "timing a run",
@@ -168,6 +169,14 @@ class ChildTrialHost:
         """See :class:`~ort_metainfer.trials.task.TrialHost`."""
         return Graph.from_dict(self._ask("describe", setup, deadline)["graph"])
 
+    def devices(
+        self, setup: Setup, providers: Sequence[str], deadline: float
+    ) -> tuple[list[Device], list[tuple[str, str]]]:
+        """See :class:`~ort_metainfer.trials.task.TrialHost`."""
+        plain = self._ask("devices", setup, deadline, providers=list(providers))
+        found = [Device(**{**device, "features": tuple(device["features"])}) for device in plain["devices"]]
+        return found, [(name, reason) for name, reason in plain["refused"]]
+
     def prepare(self, setup: Setup, deadline: float) -> Feeds:
         """See :class:`~ort_metainfer.trials.task.TrialHost`; meanwhile the child of the race starts."""
         if self._spare is None:
@@ -259,12 +268,12 @@ class ChildTrialHost:
             request["setup"]["graph"] = None
         return request if thresholds is None else request | {"thresholds": thresholds_plain(thresholds)}
 
-    def _ask(self, do: str, setup: Setup, deadline: float) -> dict[str, Any]:
+    def _ask(self, do: str, setup: Setup, deadline: float, **more: Any) -> dict[str, Any]:
         """A request without a contest, to a child kept for such."""
         is_new = self._scout is None
         child = self._scout = self._scout or self._start()
         dialogue = Dialogue(child, deadline)
-        request, said = self._request(do, setup), {}
+        request, said = self._request(do, setup) | more, {}
         try:
             if not is_new:  # it said that it was ready long ago
                 child.send(request | {"seconds": deadline - time.monotonic()})

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from ort_metainfer.decision import Gate, Proposal, Timing, Trial
 from ort_metainfer.errors import MetainferError
-from ort_metainfer.problem import Graph, HardwareState, TensorSpec
+from ort_metainfer.hardware.devices import cpu_device
+from ort_metainfer.problem import Device, Graph, HardwareState, TensorSpec
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import gates
 from ort_metainfer.trials.accuracy import Comparison
@@ -140,6 +141,14 @@ class FakeTrialHost:
         if isinstance(self._graph, MetainferError):
             raise self._graph
         return self._graph
+
+    def devices(
+        self, setup: Setup, providers: Sequence[str], deadline: float
+    ) -> tuple[list[Device], list[tuple[str, str]]]:
+        """This machine's CPU; every other provider offers none."""
+        self.calls.append("devices")
+        others = [name for name in providers if name != "CPUExecutionProvider"]
+        return [cpu_device()], [(name, "the fake host has no such device") for name in others]
 
     def prepare(self, setup: Setup, deadline: float) -> Feeds:
         """The feeds given; nothing is written."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ort_metainfer.decision import Proposal, Trial
-from ort_metainfer.problem import Graph, SessionSpec
+from ort_metainfer.problem import Device, Graph, SessionSpec
 
 __all__ = ["TOLERANCES", "Feeds", "Setup", "Thresholds", "TrialHost"]
 
@@ -90,6 +90,18 @@ class TrialHost(Protocol):
 
         Raises:
             ModelError: it cannot be parsed.
+            TrialError: the child crashed or the time was up.
+        """
+        ...
+
+    def devices(
+        self, setup: Setup, providers: Sequence[str], deadline: float
+    ) -> tuple[list[Device], list[tuple[str, str]]]:
+        """Devices of providers, and (provider, reason) for each that offers none.
+
+        Asked for in another process because the answer may take registering a library, which cannot be undone.
+
+        Raises:
             TrialError: the child crashed or the time was up.
         """
         ...

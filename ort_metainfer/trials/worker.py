@@ -65,6 +65,22 @@ def describe(request: dict[str, Any], channel: Channel, until: float) -> dict[st
     return {"graph": read_graph(setup_from(request["setup"])).as_dict()}
 
 
+def devices(request: dict[str, Any], channel: Channel, until: float) -> dict[str, Any]:
+    """See :meth:`ort_metainfer.trials.task.TrialHost.devices`."""
+    from ort_metainfer.errors import ProviderError
+    from ort_metainfer.providers import get_provider
+
+    found: list[dict[str, Any]] = []
+    refused: list[tuple[str, str]] = []
+    for name in request["providers"]:
+        channel.say("discovering", session=name)
+        try:
+            found += [asdict(device) for device in get_provider(name).devices()]
+        except ProviderError as error:
+            refused.append((name, str(error)))
+    return {"devices": found, "refused": refused}
+
+
 def prepare(request: dict[str, Any], channel: Channel, until: float) -> dict[str, Any]:
     """See :meth:`ort_metainfer.trials.task.TrialHost.prepare`."""
     from ort_metainfer.trials import rehearsal
@@ -99,6 +115,7 @@ def _bench(request: dict[str, Any], channel: Channel, until: float) -> Any:
 
 TASKS: Mapping[str, Callable[[dict[str, Any], Channel, float], dict[str, Any]]] = {
     "describe": describe,
+    "devices": devices,
     "prepare": prepare,
     "race": race,
     "duel": duel,
