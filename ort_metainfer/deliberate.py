@@ -35,6 +35,9 @@ BATCH = 4
 RACE_SHARE = 0.6
 """Share of the time left that one race may take."""
 
+GAIN = 1.01
+"""Speed-up in a race from which a strategy is something to build on; ties lie within 1% on a quiet machine."""
+
 DUEL_SHARE = 0.35
 """Share of the budget below which no further race is begun: the winner has to be confirmed in a fresh process."""
 
@@ -119,7 +122,7 @@ class Deliberation:
         thresholds = Thresholds.of(problem.policy.accuracy if feeds.are_real else "strict")
         first = self._first_proposals(problem, prior)
         self._try(setup, first, thresholds)
-        while self._left() > self._budget_s * DUEL_SHARE and (more := self._search(problem)):
+        while self._is_worth_more() and (more := self._search(problem)):
             self._try(setup, more[:BATCH], thresholds)
         winner = self._confirm(setup, thresholds, problem)
         return self._conclude(problem, winner)
@@ -188,6 +191,12 @@ class Deliberation:
         self._say(f"trying {len(proposals)} strategies")
         self.trials += self.host.race(setup, proposals, thresholds, self._until(RACE_SHARE), self.request.progress)
 
+    def _is_worth_more(self) -> bool:
+        """Whether to go on: there is time, and something to build on or little tried yet."""
+        timed = [trial.timing.speedup for trial in self.trials if trial.timing is not None]
+        has_gain = any(speedup > GAIN for speedup in timed)
+        return self._left() > self._budget_s * DUEL_SHARE and (has_gain or len(timed) < FIRST_BATCH)
+
     def _confirm(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> Trial | None:
         """The best trial that a duel in a fresh process confirms; the next best where the first fails it."""
         timed = [trial for trial in self.trials if trial.timing and trial.failure is None]
@@ -218,9 +227,11 @@ class Deliberation:
     def _conclude(self, problem: Problem, winner: Trial | None) -> Decision:
         from ort_metainfer.adapt import key_of
 
-        untried = sum(trial.failure is not None and "no time" in trial.failure for trial in self.trials)
+        # what only the search thought of is no gap: it would always think of more
+        asked = [trial for trial in self.trials if not trial.by.startswith("search")]
+        untried = sum(trial.failure is not None and "no time" in trial.failure for trial in asked)
         busy = next((r.reason for r in self.refusals if r.reason.startswith("machine busy")), "")
-        incomplete = busy or (f"no time was left for {untried} of {len(self.trials)} strategies" if untried else "")
+        incomplete = busy or (f"no time was left for {untried} of {len(asked)} strategies" if untried else "")
         if winner is None:
             strategy, origin, reason = Strategy(), "default", self._why_default()
         else:
