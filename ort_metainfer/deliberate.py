@@ -26,20 +26,30 @@ __all__ = ["Deliberation"]
 MAX_TRIALS = 30
 """A decision that needed more would be a search of its own."""
 
-FIRST_BATCH = 6
-"""Strategies of the first race: what the rules propose, filled up with the search's first guesses."""
+FIRST_BATCH = {"latency": 6, "pipeline": 3}
+"""Strategies of the first race: what the rules propose, filled up with the search's first guesses. A turn of the
+pipeline runs every session twice, so fewer fit."""
 
 BATCH = 4
 """Strategies of the search raced at a time: it learns from each race what to combine next."""
 
-RACE_SHARE = 0.6
+RACE_SHARE = 0.5
 """Share of the time left that one race may take."""
+
+DUEL_SHARE = 0.9
+"""Share of the time left that a duel may take: the best so far has to be verified, or it is nothing."""
+
+MIN_DUEL_S = 0.5
+"""Below this no duel is begun: its process would hardly have started."""
+
+TIE = 0.02
+"""What does not beat the verified best by more in its race is not worth a duel of its own."""
 
 GAIN = 1.01
 """Speed-up in a race from which a strategy is something to build on; ties lie within 1% on a quiet machine."""
 
-DUEL_SHARE = 0.35
-"""Share of the budget below which no further race is begun: the winner has to be confirmed in a fresh process."""
+SEARCH_SHARE = 0.35
+"""Share of the budget below which no further race is begun: a winner would have to be confirmed in a fresh process."""
 
 
 class Deliberation:
@@ -59,9 +69,11 @@ class Deliberation:
         self.model_file, self.deadline = model_file, deadline
         self._budget_s = max(0.0, deadline - time.monotonic())
         self.settings = request.settings
+        self._first_batch = FIRST_BATCH[str(self.settings.objective)]
         self.proposals: list[Proposal] = []
         self.refusals: list[Refusal] = []
         self.trials: list[Trial] = []
+        self.verified: Trial | None = None
 
     def run(self, graph: Graph | None, prior: Strategy | None) -> Decision:
         """Decide.
@@ -120,12 +132,12 @@ class Deliberation:
     def _decide(self, setup: Setup, graph: Graph, feeds: Feeds, prior: Strategy | None) -> Decision:
         problem = self._problem(setup, graph, feeds)
         thresholds = Thresholds.of(problem.policy.accuracy if feeds.are_real else "strict")
-        first = self._first_proposals(problem, prior)
-        self._try(setup, first, thresholds)
+        self._try(setup, self._first_proposals(problem, prior), thresholds)
+        self._confirm(setup, thresholds, problem)
         while self._is_worth_more() and (more := self._search(problem)):
             self._try(setup, more[:BATCH], thresholds)
-        winner = self._confirm(setup, thresholds, problem)
-        return self._conclude(problem, winner)
+            self._confirm(setup, thresholds, problem)
+        return self._conclude(problem, self.verified)
 
     def _problem(self, setup: Setup, graph: Graph, feeds: Feeds) -> Problem:
         from ort_metainfer.adapt import policy_of
@@ -158,7 +170,7 @@ class Deliberation:
 
         stale = [Proposal(prior, "cache", "it won under other versions")] if prior and not prior.is_default else []
         proposals = self._ask([MetaModel(), RuleLibrary()], problem, stale)
-        room = max(0, FIRST_BATCH - len(proposals))  # a race costs its two baselines, however few it compares
+        room = max(0, self._first_batch - len(proposals))  # a race costs its two baselines, however few it compares
         known = {proposal.strategy for proposal in proposals}
         return proposals + [more for more in self._search(problem) if more.strategy not in known][:room]
 
@@ -195,22 +207,28 @@ class Deliberation:
         """Whether to go on: there is time, and something to build on or little tried yet."""
         timed = [trial.timing.speedup for trial in self.trials if trial.timing is not None]
         has_gain = any(speedup > GAIN for speedup in timed)
-        return self._left() > self._budget_s * DUEL_SHARE and (has_gain or len(timed) < FIRST_BATCH)
+        return self._left() > self._budget_s * SEARCH_SHARE and (has_gain or len(timed) < self._first_batch)
 
-    def _confirm(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> Trial | None:
-        """The best trial that a duel in a fresh process confirms; the next best where the first fails it."""
-        timed = [trial for trial in self.trials if trial.timing and trial.failure is None]
-        worth = thresholds.min_speedup  # one that did not reach it in the race would not in the duel
-        leaders = sorted((t for t in timed if t.timing and t.timing.speedup > worth), key=_promise, reverse=True)
+    def _confirm(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> None:
+        """Hold a duel for the best trials not verified yet; what passes and beats the best so far takes its place."""
+        bar = self.verified.timing.speedup * (1 + TIE) if self.verified and self.verified.timing else 0.0
+        worth = max(thresholds.min_speedup, bar)  # what did not reach it in the race would not in the duel
+        leaders = [trial for trial in self.trials if trial.duel is None and trial.failure is None and trial.timing]
+        leaders = sorted((t for t in leaders if t.timing and t.timing.speedup > worth), key=_promise, reverse=True)
         for leader in leaders[:2]:
-            if self._left() < 0.5:
-                break
+            if self._left() < MIN_DUEL_S:
+                return
             self._say(f"confirming {leader.strategy.describe()}")
-            confirmed = self.host.duel(setup, leader, thresholds, self.deadline - 0.2)
+            confirmed = self.host.duel(setup, leader, thresholds, self._until(DUEL_SHARE) - 0.2)
             self.trials[self.trials.index(leader)] = confirmed
-            if confirmed.passed and not self._was_disturbed(confirmed, problem):
-                return confirmed
-        return None
+            if confirmed.passed and not self._was_disturbed(confirmed, problem) and self._beats_verified(confirmed):
+                self.verified = confirmed
+                return
+
+    def _beats_verified(self, trial: Trial) -> bool:
+        """Whether its duel was better than that of the best so far: by its whole interval, since they ran apart."""
+        best = self.verified.duel if self.verified else None
+        return best is None or (trial.duel is not None and trial.duel.speedup_low > best.speedup)
 
     def _was_disturbed(self, trial: Trial, problem: Problem) -> bool:
         """Whether the rules forbid it in the state the machine was in while it was tried: scheduling, on a busy one."""

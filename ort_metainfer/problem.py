@@ -202,9 +202,8 @@ class HardwareState:
     def busy_reason(self) -> str | None:
         """Why scheduling must not be judged now, or None when the machine is quiet.
 
-        Thresholds: another process on a tenth of a core moved the ratio of one thread to two by 5% (own measurement,
-            see
-        CONTRIBUTING.md); 2% steal is the jitter seen on an idle virtual machine.
+        Others may use a tenth of a core: CPU time is accounted by the tick, and less cannot be told apart in a window
+        of 0.1 s. Steal of 2% is a choice: an idle virtual machine showed up to 1%.
         """
         if self.others_cpu is not None and self.others_cpu > 0.10:
             return f"other processes use {self.others_cpu:.2f} cores"

@@ -545,3 +545,9 @@ def quietly() -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     return options
+
+
+def test_a_declared_scalar_may_be_fed_as_onnxruntime_lets_it() -> None:
+    graph = Graph((TensorSpec("sr", "int64", ()),), (), 10, {"ai.onnx": 17}, {}, 0, 0, 0)
+    feeds = caller_feeds({"sr": np.array([16000], np.int64)}, graph)
+    assert feeds[0]["sr"].shape == (1,)
