@@ -203,7 +203,8 @@ class _Story:
         from ort_metainfer.remember import look_up
 
         key = key_of(model, graph, self.settings, self.spec)
-        return look_up(self.cache, self.directory, key, graph, has_inputs=self.settings.inputs is not None)
+        has_inputs, budget_s = self.settings.inputs is not None, float(self.settings.budget_s or 0)
+        return look_up(self.cache, self.directory, key, graph, has_inputs, budget_s)
 
     def _alone(self, model: Model, graph: Graph | None, found: Decision | None) -> Decision:
         """Decide while no other process decides for the same model; what another one found meanwhile is taken."""
@@ -246,7 +247,7 @@ class _Story:
             cache_reason=reason,
             decided_in_s=time.monotonic() - self.started,
         )
-        return remember(self.cache, self.directory, decision, model)
+        return remember(self.cache, self.directory, decision, model, budget_s)
 
     @contextmanager
     def _trial_host(self) -> Iterator[TrialHost]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ort_metainfer.decision import Decision, Proposal, Refusal, Trial
-from ort_metainfer.errors import InputsError, TrialError
+from ort_metainfer.errors import InputsError, TrialError, TrialTimeout
 from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.problem import NEUTRAL_PROPERTIES, Device, Graph, Model, Problem, SessionSpec
 from ort_metainfer.strategy import Strategy
@@ -85,24 +85,39 @@ class Deliberation:
         Raises:
             ModelError: the model cannot be parsed.
             InputsError: the caller's inputs do not fit the model.
-            TrialError: no child process could do its work.
+            TrialError: no child process could do its work, for another reason than time.
         """
         with tempfile.TemporaryDirectory(prefix="ort_metainfer-") as folder:
             setup = self._setup(Path(folder))
             if graph is None:
                 self._say("reading the model")
-                graph = self.host.describe(setup, self._until(0.5))
+                try:
+                    graph = self.host.describe(setup, self._until(0.8))
+                except TrialTimeout as error:
+                    return self._out_of_time(error, None)
                 self._remember(graph)
             if "EPContext" in graph.blockers:
                 return Decision(Strategy(), "pass-through", "the model is compiled for a provider already", graph=graph)
             setup = replace(setup, graph=graph)
             try:
                 feeds = self._feeds(setup, graph)
+            except TrialTimeout as error:
+                return self._out_of_time(error, graph)
             except InputsError as error:
                 if self.settings.inputs is not None:
                     raise
                 return Decision(Strategy(), "pass-through", f"{error}; give inputs= to have it tuned", graph=graph)
             return self._decide(setup, graph, feeds, prior)
+
+    def _out_of_time(self, error: TrialTimeout, graph: Graph | None) -> Decision:
+        """Plain onnxruntime, and that it was the time that lacked; remembered where the key is known."""
+        from ort_metainfer.adapt import key_of
+
+        reason = f"{error}; a budget_s above {self.settings.budget_s:g}, or prewarming with one, allows more"
+        key = None if graph is None else key_of(self.model, graph, self.settings, self.spec)
+        return Decision(
+            Strategy(), "default", reason, key=key, complete=False, incomplete_reason="the time was up", graph=graph
+        )
 
     def _setup(self, folder: Path) -> Setup:
         properties = {name: value for name, value in self.spec.properties.items() if name not in NEUTRAL_PROPERTIES}

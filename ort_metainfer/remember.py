@@ -31,7 +31,9 @@ def manifest_of(strategy: Strategy) -> Manifest:
     return current_manifest(strategy.provider, versions, transforms)
 
 
-def look_up(cache: StrategyCache, directory: Path, key: CacheKey, graph: Graph, has_inputs: bool) -> Decision:
+def look_up(
+    cache: StrategyCache, directory: Path, key: CacheKey, graph: Graph, has_inputs: bool, budget_s: float
+) -> Decision:
     """What the cache says: a hit with its strategy, a stale entry with the strategy to try again, or a miss with the
     reason.
 
@@ -40,7 +42,8 @@ def look_up(cache: StrategyCache, directory: Path, key: CacheKey, graph: Graph, 
         directory: where strategy files lie.
         key: for which session.
         graph: the model's features, for the decision.
-        has_inputs: whether the caller gave inputs now; a lossy policy's entry made without any is then a miss.
+        has_inputs: whether the caller gave inputs now; a lossy policy's entry made without any is then stale.
+        budget_s: what a decision may take now; an entry that lacked time, with less, is then stale.
 
     Raises:
         StrategyError: a person edited the strategy file into something that cannot be read.
@@ -65,6 +68,12 @@ def look_up(cache: StrategyCache, directory: Path, key: CacheKey, graph: Graph, 
         return Decision(strategy, "cache", "", key, "stale", "; ".join(changed), graph=graph)
     if has_inputs and not entry.get("inputs_are_real") and key.policy.split("|")[0] in LOSSY:
         reason = "it was decided without real inputs, which are given now"
+        return Decision(strategy, "cache", "", key, "stale", reason, graph=graph)
+    lacked_time = not entry.get("complete", True) and "time" in str(entry.get("incomplete_reason"))
+    if lacked_time and budget_s > float(entry.get("budget_s") or 0):
+        reason = (
+            f"{entry['incomplete_reason']} with a budget of {entry.get('budget_s')} s; {budget_s:g} s are allowed now"
+        )
         return Decision(strategy, "cache", "", key, "stale", reason, graph=graph)
     return decision_of(entry, key, graph)
 
@@ -108,7 +117,7 @@ def _why_missed(cache: StrategyCache, key: CacheKey) -> str:
     return "; ".join(parts) or "its entry cannot be read"
 
 
-def remember(cache: StrategyCache, directory: Path, decision: Decision, model: Model) -> Decision:
+def remember(cache: StrategyCache, directory: Path, decision: Decision, model: Model, budget_s: float) -> Decision:
     """Write a decision down: the strategy file, the entry that a start reads, and the whole story for ``explain``.
 
     Returns:
@@ -132,6 +141,7 @@ def remember(cache: StrategyCache, directory: Path, decision: Decision, model: M
         "complete": decision.complete,
         "incomplete_reason": decision.incomplete_reason,
         "decided_at": now,
+        "budget_s": budget_s,
         "strategy_file": decision.strategy_file,
         "inputs_are_real": decision.inputs_are_real,
         "speedup": [timing.speedup, timing.speedup_low, timing.speedup_high] if timing else None,

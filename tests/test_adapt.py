@@ -17,7 +17,7 @@ import ort_metainfer
 from ort_metainfer import adapt
 from ort_metainfer.adapt import Request, decide, policy_of, settings_for
 from ort_metainfer.decision import Decision
-from ort_metainfer.errors import InputsError, StrategyError, TrialCrashed
+from ort_metainfer.errors import InputsError, StrategyError, TrialCrashed, TrialTimeout
 from ort_metainfer.problem import HardwareState, SessionSpec
 from ort_metainfer.settings import Settings
 from ort_metainfer.strategy import Strategy
@@ -171,6 +171,21 @@ def test_what_there_was_no_time_for_is_marked(tiny_model: Callable[..., Path]) -
     decision = ask(tiny_model("MatMul"), FakeTrialHost(late, graph=BIG_GRAPH))
     assert not decision.complete and "no time" in decision.incomplete_reason
     assert "could be tried" in decision.reason
+
+
+def test_a_model_too_slow_for_the_budget_is_said_remembered_and_decided_with_a_larger_one(
+    tiny_model: Callable[..., Path],
+) -> None:
+    model = tiny_model("MatMul")
+    slow: Any = TrialTimeout("running the model did not end within 0.4 s; killed")
+    first = ask(model, FakeTrialHost(graph=BIG_GRAPH, feeds=slow), budget_s=2)
+    assert first.strategy.is_default and not first.complete
+    assert "did not end within 0.4 s" in first.reason and "budget_s above 2" in first.reason
+    assert ask(model, budget_s=2).cache == "hit"
+    again = ask(model, FakeTrialHost(favour("graph_optimization_level"), graph=BIG_GRAPH), budget_s=20)
+    assert again.cache == "stale" and "20 s are allowed now" in again.cache_reason
+    assert again.complete and not again.strategy.is_default
+    assert ask(model, budget_s=2).cache == "hit"
 
 
 def test_while_another_process_decides_the_session_is_plain(tiny_model: Callable[..., Path]) -> None:

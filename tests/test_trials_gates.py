@@ -65,7 +65,7 @@ def test_a_pipeline_gain_must_not_make_the_session_alone_slower() -> None:
 
 
 def test_a_pipeline_duel_goes_on_until_the_session_alone_is_decided_too() -> None:
-    wide = Interval(0.0, math.log(0.9), math.log(1.1), 0.99)
+    wide = Interval(0.0, math.log(0.85), math.log(1.15), 0.99)
     assert is_settled(FAST, Thresholds())
     assert not is_settled(FAST, Thresholds(), alone=wide)
 

