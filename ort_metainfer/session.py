@@ -101,7 +101,7 @@ def _create(self: Any, providers: Any, provider_options: Any, disabled_optimizer
     ``_metainfer_stage`` tells the calls of one session apart: after a creation that failed onnxruntime calls again with
     its fallback, which is left alone; after one that succeeded it is ``set_providers``, which only looks up.
     """
-    # Never through self.__dict__: asking for it makes CPython build one, and every later run() 2% slower (3.11, 3.4 us).
+    # Never through self.__dict__: asking for it makes CPython build one, and every later run() 2% slower (of 3.4 us).
     stage = getattr(self, "_metainfer_stage", "new")
     self._metainfer_stage = "creating"
     self._metainfer_failure = None
