@@ -97,7 +97,7 @@ class Deliberation:
                     return self._out_of_time(error, None)
                 self._remember(graph)
             if "EPContext" in graph.blockers:
-                return Decision(Strategy(), "pass-through", "the model is compiled for a provider already", graph=graph)
+                return self._left_alone("the model is compiled for a provider already", graph)
             setup = replace(setup, graph=graph)
             try:
                 feeds = self._feeds(setup, graph)
@@ -106,8 +106,15 @@ class Deliberation:
             except InputsError as error:
                 if self.settings.inputs is not None:
                     raise
-                return Decision(Strategy(), "pass-through", f"{error}; give inputs= to have it tuned", graph=graph)
+                return self._left_alone(f"{error}; give inputs= to have it tuned", graph)
             return self._decide(setup, graph, feeds, prior)
+
+    def _left_alone(self, reason: str, graph: Graph) -> Decision:
+        """Plain onnxruntime for what cannot be tried; remembered, so that the next start does not ask again."""
+        from ort_metainfer.adapt import key_of
+
+        key = key_of(self.model, graph, self.settings, self.spec)
+        return Decision(Strategy(), "pass-through", reason, key=key, graph=graph)
 
     def _out_of_time(self, error: TrialTimeout, graph: Graph | None) -> Decision:
         """Plain onnxruntime, and that it was the time that lacked; remembered where the key is known."""

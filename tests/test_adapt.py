@@ -164,6 +164,23 @@ def test_scheduling_that_won_on_a_busy_machine_is_left_alone_and_marked(tiny_mod
     assert "machine busy" in decision.incomplete_reason
 
 
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"feeds": InputsError("input 'x' is a sequence, which cannot be made up")}, "give inputs="),
+        ({"graph": replace(BIG_GRAPH, blockers=("EPContext",))}, "compiled"),
+    ],
+)
+def test_what_cannot_be_tried_is_found_out_once(
+    told: dict[str, Any], reason: str, tiny_model: Callable[..., Path]
+) -> None:
+    model = tiny_model("MatMul")
+    first = ask(model, FakeTrialHost(**told))
+    assert first.origin == "pass-through" and reason in first.reason
+    again = ask(model, host := FakeTrialHost(**told))
+    assert again.cache == "hit" and reason in again.reason and host.calls == []
+
+
 def test_what_there_was_no_time_for_is_marked(tiny_model: Callable[..., Path]) -> None:
     def late(strategy: Strategy) -> Scripted:
         return Scripted(failure="no time left")
