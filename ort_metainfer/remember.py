@@ -42,7 +42,8 @@ def look_up(
         directory: where strategy files lie.
         key: for which session.
         graph: the model's features, for the decision.
-        has_inputs: whether the caller gave inputs now; a lossy policy's entry made without any is then stale.
+        has_inputs: whether the caller gave inputs now; an entry made without any is then stale, where the policy is
+            lossy or nothing could be tried.
         budget_s: what a decision may take now; an entry that lacked time, with less, is then stale.
 
     Raises:
@@ -66,7 +67,8 @@ def look_up(
         return Decision(Strategy(), "default", "", key, "miss", f"the entry cannot be used: {error}", graph=graph)
     if changed:
         return Decision(strategy, "cache", "", key, "stale", "; ".join(changed), graph=graph)
-    if has_inputs and not entry.get("inputs_are_real") and key.policy.split("|")[0] in LOSSY:
+    needs_inputs = key.policy.split("|")[0] in LOSSY or entry.get("origin") == "pass-through"
+    if has_inputs and not entry.get("inputs_are_real") and needs_inputs:
         reason = "it was decided without real inputs, which are given now"
         return Decision(strategy, "cache", "", key, "stale", reason, graph=graph)
     lacked_time = not entry.get("complete", True) and "time" in str(entry.get("incomplete_reason"))

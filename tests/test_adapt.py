@@ -179,6 +179,8 @@ def test_what_cannot_be_tried_is_found_out_once(
     assert first.origin == "pass-through" and reason in first.reason
     again = ask(model, host := FakeTrialHost(**told))
     assert again.cache == "hit" and reason in again.reason and host.calls == []
+    real = FakeTrialHost(graph=BIG_GRAPH, feeds=Feeds(1, True, "given", {"x": (1, 8)}))
+    assert ask(model, real, inputs={"x": np.zeros((1, 4), np.float32)}).cache == "stale"
 
 
 def test_what_there_was_no_time_for_is_marked(tiny_model: Callable[..., Path]) -> None:
