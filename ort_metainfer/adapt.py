@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ort_metainfer._version import VERSION
 from ort_metainfer.decision import Decision
-from ort_metainfer.errors import ModelError
+from ort_metainfer.errors import CacheError, ModelError
 from ort_metainfer.places import cache_directory
 from ort_metainfer.problem import CacheKey, Graph, Model, Policy, SessionSpec
 from ort_metainfer.settings import Settings, resolve
@@ -96,15 +97,20 @@ def tune(
 
     Raises:
         SettingsError: a setting that is not allowed, wherever it comes from.
+        CacheError: the cache directory cannot be written.
         ModelError: the model cannot be read.
         InputsError: no inputs that the model runs with.
         TrialError: no trial could be carried out.
     """
     from ort_metainfer.options import spec_of
+    from ort_metainfer.strategy_cache.store import open_cache
 
     resolved, problems = settings_for(settings)
     if problems:
         raise problems[0]
+    unwritable = _unwritable(open_cache(cache_directory(resolved)))
+    if unwritable is not None:
+        raise CacheError(unwritable)
     resolved = replace(resolved, mode="auto")
     spec = spec_of(sess_options, providers, provider_options)
     return decide(Request(model, spec, resolved, force=force, progress=progress))
@@ -168,6 +174,13 @@ def policy_of(settings: Settings, spec: SessionSpec) -> Policy:
     )
 
 
+def _unwritable(cache: StrategyCache) -> str | None:
+    """Why nothing can be remembered in this cache, or None."""
+    if cache.put("probe", "last", {"package": VERSION}):
+        return None
+    return f"nothing is decided where it cannot be remembered: {cache.last_failure}"
+
+
 class _Story:
     """One decision from beginning to end."""
 
@@ -210,6 +223,12 @@ class _Story:
         """Decide while no other process decides for the same model; what another one found meanwhile is taken."""
         from ort_metainfer.strategy_cache.lock import deciding
 
+        unwritable = _unwritable(self.cache)
+        if unwritable is not None:  # every start would decide anew
+            from ort_metainfer.session import warn_once
+
+            warn_once(f"{unwritable}; {model.label} runs on plain onnxruntime")
+            return Decision(Strategy(), "default", unwritable, cache="miss", cache_reason=unwritable, complete=False)
         budget_s = float(self.settings.budget_s or 0)
         with deciding(self.directory, f"{model.hash} {policy_of(self.settings, self.spec)}", budget_s) as mine:
             waited = time.monotonic() - self.started > 0.05

@@ -17,7 +17,7 @@ import ort_metainfer
 from ort_metainfer import adapt
 from ort_metainfer.adapt import Request, decide, policy_of, settings_for
 from ort_metainfer.decision import Decision
-from ort_metainfer.errors import InputsError, StrategyError, TrialCrashed, TrialTimeout
+from ort_metainfer.errors import CacheError, InputsError, StrategyError, TrialCrashed, TrialTimeout
 from ort_metainfer.problem import HardwareState, SessionSpec
 from ort_metainfer.settings import Settings
 from ort_metainfer.strategy import Strategy
@@ -228,14 +228,18 @@ def test_the_callers_providers_limit_those_allowed() -> None:
     assert dict(pinned.pinned) == {"intra_op_num_threads": "2"}
 
 
-def test_a_cache_that_cannot_be_written_costs_one_warning(
+def test_where_nothing_can_be_remembered_nothing_is_decided_and_one_warning_says_so(
     tiny_model: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
+    elsewhere, model = tmp_path / "file" / "cache", tiny_model("MatMul")
     with caplog.at_level(logging.WARNING, "ort_metainfer"):
-        decision = ask(tiny_model("MatMul"), FakeTrialHost(graph=BIG_GRAPH), cache_dir=tmp_path / "file" / "cache")
-    assert decision.origin == "default" and decision.strategy_file is None
-    assert len([r for r in caplog.records if "not remembered" in r.message]) == 1
+        for _ in range(2):
+            decision = ask(model, host := FakeTrialHost(graph=BIG_GRAPH), cache_dir=elsewhere)
+            assert decision.strategy.is_default and not decision.complete and host.calls == []
+    assert len([r for r in caplog.records if "cannot be remembered" in r.message]) == 1
+    with pytest.raises(CacheError, match="cannot be remembered"):
+        ort_metainfer.tune(model, Settings(cache_dir=elsewhere))
 
 
 def test_the_whole_decision_is_plain_json(tiny_model: Callable[..., Path]) -> None:
