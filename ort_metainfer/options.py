@@ -210,19 +210,18 @@ def apply(options: Any, strategy: Strategy) -> list[tuple[str, dict[str, str]]] 
 
     Returns:
         What to give InferenceSession as ``providers`` in place of the caller's; None where the strategy names no
-        provider, or
-        where its devices were added to ``options`` (then ``options.has_providers()``).
+        provider, or where its devices were added to ``options`` (then ``options.has_providers()``).
 
     Raises:
         ProviderError: the strategy's provider cannot be used here.
-        StrategyError: it sets a provider option that there is not.
+        StrategyError: it sets a provider option that there is not, or rewrites the graph, which nothing does yet.
     """
+    if strategy.transforms:
+        from ort_metainfer.errors import StrategyError
+
+        raise StrategyError(f"transforms: there is no graph rewrite {strategy.transforms[0].name!r}; remove the table")
     for name, value in strategy.session_options.items():
-        tables: Mapping[str, Mapping[str, Any]] = {
-            "graph_optimization_level": GRAPH_LEVEL,
-            "execution_mode": EXECUTION_MODE,
-        }
-        setattr(options, name, tables[name][str(value)] if name in tables else value)
+        setattr(options, name, NAMED[name][str(value)] if name in NAMED else value)
     for key, text in strategy.session_config.items():
         options.add_session_config_entry(key, text)
     for dimension, size in strategy.static_shapes.items():
@@ -239,9 +238,11 @@ def open_session(
 ) -> PlainSession:
     """The session that the drop-in makes for ``strategy``, as a plain onnxruntime session without its fallback.
 
+    It is never adapted itself, also while onnxruntime is patched.
+
     Raises:
         ProviderError: the strategy's provider cannot be used here.
-        StrategyError: it sets a provider option that there is not.
+        StrategyError: it cannot be applied (see :func:`apply`).
     """
     options = options_of(spec)
     for key, text in (extra_config or {}).items():
@@ -249,4 +250,7 @@ def open_session(
     providers = apply(options, strategy)
     if providers is None and strategy.provider is None:
         providers = [(name, dict(given)) for name, given in spec.providers]
-    return PlainSession(model, options, providers=providers, enable_fallback=0)
+    session = PlainSession.__new__(PlainSession)
+    session._metainfer_stage = "creating"  # a session that is being created is left alone (see session._create)
+    session.__init__(model, options, providers=providers, enable_fallback=0)
+    return session

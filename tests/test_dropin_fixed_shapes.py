@@ -155,6 +155,15 @@ def test_a_patched_session_is_guarded_too_and_set_providers_ends_it(path: str):
     assert plain(session.run(None, OTHER)) == expected(path, OTHER)
 
 
+def test_the_general_session_is_not_adapted_while_the_patch_is_in_force(path: str):
+    wanted = expected(path, OTHER)
+    with ort_metainfer.patch():
+        session = Base(path)
+        assert plain(session.run(None, OTHER)) == wanted
+        assert plain(session.run(None, FIXED)) == plain(session._metainfer_fixed.run(None, FIXED))
+    assert dict(session.strategy.static_shapes) == {"N": 3}
+
+
 def test_a_guard_that_cannot_be_set_up_costs_the_strategy_only(path: str, monkeypatch: pytest.MonkeyPatch):
     def broken(*_: Any) -> Any:
         raise TypeError("object layout differs")

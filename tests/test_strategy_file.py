@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnxruntime
 import pytest
 
 from ort_metainfer.errors import MetainferError, StrategyError
+from ort_metainfer.options import apply
 from ort_metainfer.strategy import EXECUTION_MODES, GRAPH_LEVELS, SESSION_OPTIONS, Strategy, Transform
 
 EVERYTHING = Strategy(
@@ -116,3 +118,8 @@ def test_a_strategy_is_hashable_and_read_only() -> None:
     assert len({EVERYTHING, Strategy.from_dict(EVERYTHING.as_dict()), Strategy()}) == 2
     with pytest.raises(TypeError):
         EVERYTHING.session_options["intra_op_num_threads"] = 3  # type: ignore[index]
+
+
+def test_a_rewrite_that_there_is_not_is_refused_rather_than_left_out() -> None:
+    with pytest.raises(StrategyError, match="no graph rewrite 'fuse_gelu'"):
+        apply(onnxruntime.SessionOptions(), Strategy(transforms=(Transform("fuse_gelu"),)))
