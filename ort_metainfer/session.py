@@ -1,9 +1,8 @@
-"""InferenceSession, and patch() for code nobody may edit: intercept creation, ask for a decision, hand over to
-onnxruntime.
+"""InferenceSession, and patch() for code nobody may edit: intercept creation, decide, hand over to onnxruntime.
 
-Only ``_create_inference_session`` is hooked: it is called by the constructor, by its fallback and by
-    ``set_providers``, after the
-model and the options are set, and it has not changed from onnxruntime 1.18 to 1.32. ``run`` stays onnxruntime's own.
+Only ``_create_inference_session`` is hooked: it is called by the constructor, by its fallback and by ``set_providers``,
+after the model and the options are set, and it has not changed from onnxruntime 1.18 to 1.32. ``run`` stays
+onnxruntime's own.
 """
 
 from __future__ import annotations
@@ -121,7 +120,6 @@ class _Plan(NamedTuple):
     options: Any
     providers: Any
     provider_options: Any
-    strict: bool
     names_provider: bool
     fixes_shapes: bool
 
@@ -129,7 +127,6 @@ class _Plan(NamedTuple):
 def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers: Any, may_decide: bool) -> _Plan | None:
     """The decision for this session, ready to apply; None for plain onnxruntime. What fails of ours ends here."""
     keyword = getattr(self, "_metainfer_settings", None)
-    strict = keyword is not None and bool(keyword.strict)
     try:
         spec = _unusual(self, disabled_optimizers) or _options.spec_of(self._sess_options, providers, provider_options)
         strategy = _recalled(self, spec, keyword)
@@ -137,9 +134,8 @@ def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers:
             from ort_metainfer import adapt
 
             settings, problems = adapt.settings_for(keyword)
-            strict = bool(settings.strict)
             for problem in problems:
-                if strict:
+                if settings.strict:
                     raise problem
                 warn_once(f"{problem}; this setting is ignored")
             source = self._model_path if self._model_path is not None else self._model_bytes
@@ -159,13 +155,24 @@ def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers:
         else:
             given = None
         fixes_shapes = bool(strategy.static_shapes)
-        return _Plan(spec, planned, chosen, given, strict, strategy.provider is not None, fixes_shapes)
+        return _Plan(spec, planned, chosen, given, strategy.provider is not None, fixes_shapes)
     except Exception as error:
-        if strict:
+        if _is_strict(self):
             _refuse_fallback(self)
             raise
         _fail_open(self, error)
         return None
+
+
+def _is_strict(self: Any) -> bool:
+    """Whether what failed is raised. Asked only then: a cached start resolves no settings."""
+    keyword = getattr(self, "_metainfer_settings", None)
+    try:
+        from ort_metainfer.adapt import settings_for
+
+        return bool(settings_for(keyword)[0].strict)
+    except Exception:  # noqa: BLE001 (what failed may be the settings themselves)
+        return keyword is not None and bool(keyword.strict)
 
 
 def _recalled(self: Any, spec: SessionSpec | str, keyword: Settings | None) -> Any:
@@ -214,7 +221,7 @@ def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
         _guard_shapes(self, plan)
     except Exception as error:
         self._sess_options = caller_options
-        if plan.strict:
+        if _is_strict(self):
             _refuse_fallback(self)
             raise
         _fail_open(self, error)

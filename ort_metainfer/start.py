@@ -90,6 +90,8 @@ def record(path: str, spec: SessionSpec, keyword: Settings | None, decision: Dec
     if decision.strategy.static_shapes or not decision.manifest or not decision.manifest.decided_at:
         return False  # the guard of fixed shapes needs the model's features
     if decision.strategy_file is not None:
+        if decision.strategy_file.endswith(".new.toml"):
+            return False  # beside a file that a person edited, which a full look-up honours
         files = [*files, [decision.strategy_file, *_stamp(decision.strategy_file)]]
     row = {"key": str(decision.key), "decided_at": decision.manifest.decided_at, "files": files}
     return open_cache(directory).put("starts", _circumstances(path, spec, keyword), row)
@@ -115,7 +117,9 @@ def _circumstances(path: str, spec: SessionSpec, keyword: Settings | None) -> st
     environment = sorted((name, value) for name, value in os.environ.items() if name.startswith(PREFIX))
     config = config_place()
     asked = [environment, str(config), _stamp(config), None if keyword is None else keyword.as_dict()]
-    return json.dumps([os.path.abspath(path), asked, spec.as_dict(), device_string(), *_software()])
+    # as it is spelt, since ``link/../model`` need not be ``model``
+    place = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    return json.dumps([place, asked, spec.as_dict(), device_string(), *_software()])
 
 
 @functools.cache

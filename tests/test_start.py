@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 import ort_metainfer
 from ort_metainfer import places, start
+from ort_metainfer.errors import ProviderError
 from ort_metainfer.providers import nxrt, openvino
 from ort_metainfer.settings import Settings
 from ort_metainfer.spec import SessionSpec
@@ -124,6 +126,39 @@ def test_another_session_takes_none(spec: SessionSpec, decided: Path) -> None:
     assert recall(decided, spec) is None
     assert recall(decided, keyword=Settings(objective="pipeline")) is None
     assert recall(decided) is not None
+
+
+def test_a_path_through_a_link_is_not_shortened(decided: Path, tmp_path: Path) -> None:
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
+    other = tmp_path / "far" / decided.name
+    other.write_bytes(decided.read_bytes() + b"\x12\x00")
+    spelt = f"{tmp_path}/link/../{decided.name}"
+    assert os.path.samefile(spelt, other) and os.path.abspath(spelt) == str(decided)
+    assert recall(decided) is not None and start.recall(spelt, SessionSpec(), None) is None
+
+
+def test_strict_of_the_environment_holds_on_the_shortcut_too(old_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise ProviderError("it is gone")
+
+    host = FakeTrialHost(favour(LEVEL), graph=BIG_GRAPH)
+    monkeypatch.setattr("ort_metainfer.trials.client.ChildTrialHost", lambda: host)
+    monkeypatch.setenv("ORT_METAINFER_STRICT", "1")
+    ort_metainfer.InferenceSession(str(old_model))
+    assert recall(old_model) is not None
+    monkeypatch.setattr("ort_metainfer.options.apply", broken)
+    with pytest.raises(ProviderError, match="it is gone"):
+        ort_metainfer.InferenceSession(str(old_model))
+
+
+def test_a_decision_made_beside_an_edited_file_takes_no_shortcut(
+    decided: Path,
+) -> None:
+    found = recall(decided)
+    edit(Path(found.entry["strategy_file"]))
+    decision = replace(found.decision(), strategy_file=found.entry["strategy_file"].replace(".toml", ".new.toml"))
+    assert start.record(str(decided), SessionSpec(), None, decision) is False
 
 
 def test_the_modules_looked_for_are_those_of_the_adapters() -> None:

@@ -164,6 +164,7 @@ def _of_file(path: str, cache: StrategyCache | None) -> Model:
         if memo is None or not _holds(memo, path, stamp):
             memo = _read(path, stamp)
             if not _is_settled(memo):
+                _memos.pop(path, None)  # what was known is of another state of the files
                 return Model(memo.hash, memo.size_bytes, path)
             if cache is not None:
                 cache.put("files", key, memo.as_dict())
