@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,18 +160,23 @@ def key_of(model: Model, graph: Graph, settings: Settings, spec: SessionSpec) ->
 
 
 def policy_of(settings: Settings, spec: SessionSpec) -> Policy:
-    """What is allowed: the caller's providers narrowed by the settings', and what he pinned."""
+    """What is allowed: the caller's providers narrowed by the settings', and what he pinned.
+
+    His providers in order are pinned too where they name any before the CPU, which takes all that is left: his plain
+    session, what everything is measured against and what a strategy may leave as it is, is then another one.
+    """
     from ort_metainfer.providers import usable_providers
 
     named = {name for name, _ in spec.providers}
     limits = [limit for limit in (named, set(settings.providers or ())) if limit]
     wanted = set.intersection(*limits) if limits else None
     usable = tuple(provider.name for provider in usable_providers(wanted))
+    first = "+".join(takewhile(lambda name: name != CPU, (name for name, _ in spec.providers)))
     return Policy(
         accuracy=settings.accuracy,  # type: ignore[arg-type]  # checked by Settings
         objective=settings.objective,  # type: ignore[arg-type]
         providers=tuple(dict.fromkeys((CPU, *usable))),
-        pinned=spec.pinned(),
+        pinned=spec.pinned() | ({"providers": first} if first else {}),
     )
 
 

@@ -242,6 +242,17 @@ def test_where_nothing_can_be_remembered_nothing_is_decided_and_one_warning_says
         ort_metainfer.tune(model, Settings(cache_dir=elsewhere))
 
 
+def test_sessions_that_begin_with_different_providers_share_no_entry() -> None:
+    settings, _ = settings_for(None)
+
+    def told(*names: str) -> str:
+        return str(policy_of(settings, SessionSpec(providers=tuple((name, {}) for name in names))))
+
+    cuda, cpu = "CUDAExecutionProvider", "CPUExecutionProvider"
+    assert len({told(cpu), told(cuda, cpu), told("TensorrtExecutionProvider", cuda, cpu)}) == 3
+    assert told(cpu) == told(cpu, cuda) == told(), "the CPU takes everything"
+
+
 def test_the_whole_decision_is_plain_json(tiny_model: Callable[..., Path]) -> None:
     decision = ask(tiny_model("MatMul"), FakeTrialHost(favour("graph_optimization_level"), graph=BIG_GRAPH))
     text = json.dumps(decision.as_dict(), allow_nan=False)

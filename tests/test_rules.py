@@ -265,6 +265,7 @@ def test_openvino_s_own_veto_is_explained_even_where_nobody_proposed_it() -> Non
     made = problem(operators=TRANSFORMER, quantisation="dynamic", **WITH_OPENVINO)
     assert refusals(made)["rules/openvino_not_for_dynamic_int8"].subject == OPENVINO
     assert not [item for item in proposals(made) if item.strategy.provider == OPENVINO]
+    assert LIBRARY.refuse(made, Strategy(provider=OPENVINO)) is not None, "that would drop the caller's options"
 
 
 def test_reduced_precision_is_refused_under_strict_with_what_would_allow_it() -> None:

@@ -44,8 +44,7 @@ def _changes_a_pin(problem: Problem, strategy: Strategy) -> bool:
             pinned |= together
     if pinned & {*strategy.session_options, *strategy.session_config}:
         return True
-    set_up = any(name.startswith(f"{strategy.provider}.") for name in pinned)
-    return set_up and (strategy.device is not None or bool(strategy.provider_options))
+    return any(name.startswith(f"{strategy.provider}.") for name in pinned)  # it would be made with other options
 
 
 def _changes_a_pinned_dimension(problem: Problem, strategy: Strategy) -> bool:
