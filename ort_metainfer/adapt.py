@@ -194,6 +194,7 @@ class _Story:
         from ort_metainfer.strategy_cache.store import open_cache
 
         self.request, self.spec, self.settings = request, spec, request.settings
+        self.may_decide = request.may_decide and self.settings.mode != "cached"
         self.started = time.monotonic()
         self.directory = cache_directory(self.settings)
         self.cache: StrategyCache = open_cache(self.directory)
@@ -213,7 +214,7 @@ class _Story:
             found = self._look_up(model, graph)
             if found.cache == "hit":
                 return found
-        if self.settings.mode == "cached" or not self.request.may_decide:
+        if not self.may_decide:
             reason = found.cache_reason if found else "this model was never decided for in this cache"
             return Decision(Strategy(), "default", f"not in the cache: {reason}", cache="miss", cache_reason=reason)
         return self._alone(model, graph, found)
@@ -222,7 +223,9 @@ class _Story:
         from ort_metainfer.remember import look_up
 
         key = key_of(model, graph, self.settings, self.spec)
-        has_inputs, budget_s = self.settings.inputs is not None, float(self.settings.budget_s or 0)
+        # what was verified is not given up for a better answer that must not be looked for
+        has_inputs = self.may_decide and self.settings.inputs is not None
+        budget_s = float(self.settings.budget_s or 0) if self.may_decide else 0.0
         return look_up(self.cache, self.directory, key, graph, has_inputs, budget_s)
 
     def _alone(self, model: Model, graph: Graph | None, found: Decision | None) -> Decision:
@@ -263,7 +266,7 @@ class _Story:
         with self._trial_host() as host, _model_file(model) as file:
             deliberation = Deliberation(self.request, self.spec, model, file, host, self.cache, self.started + budget_s)
             decision = deliberation.run(graph, prior=found.strategy if found and found.cache == "stale" else None)
-        if decision.key is None:
+        if decision.key is None or decision.origin == "override":
             return decision
         reason = found.cache_reason if found else "this model was never decided for in this cache"
         decision = replace(

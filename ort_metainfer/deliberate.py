@@ -85,6 +85,7 @@ class Deliberation:
         Raises:
             ModelError: the model cannot be parsed.
             InputsError: the caller's inputs do not fit the model.
+            StrategyError: a person edited the strategy file into something that cannot be read.
             TrialError: no child process could do its work, for another reason than time.
         """
         with tempfile.TemporaryDirectory(prefix="ort_metainfer-") as folder:
@@ -96,6 +97,8 @@ class Deliberation:
                 except TrialTimeout as error:
                     return self._out_of_time(error, None)
                 self._remember(graph)
+                if (edited := self._edited(graph)) is not None:
+                    return edited
             if "EPContext" in graph.blockers:
                 return self._left_alone("the model is compiled for a provider already", graph)
             setup = replace(setup, graph=graph)
@@ -108,6 +111,14 @@ class Deliberation:
                     raise
                 return self._left_alone(f"{error}; give inputs= to have it tuned", graph)
             return self._decide(setup, graph, feeds, prior)
+
+    def _edited(self, graph: Graph) -> Decision | None:
+        """A strategy file that a person edited: it wins also where the cache has forgotten the model."""
+        from ort_metainfer.adapt import key_of
+        from ort_metainfer.remember import edited_decision
+
+        key = key_of(self.model, graph, self.settings, self.spec)
+        return None if self.request.force else edited_decision(self.cache.directory, key, graph)
 
     def _left_alone(self, reason: str, graph: Graph) -> Decision:
         """Plain onnxruntime for what cannot be tried; remembered, so that the next start does not ask again."""

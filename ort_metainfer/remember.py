@@ -16,7 +16,7 @@ from ort_metainfer.strategy import Strategy
 if TYPE_CHECKING:
     from ort_metainfer.strategy_cache.store import StrategyCache
 
-__all__ = ["decision_of", "look_up", "manifest_of", "remember"]
+__all__ = ["decision_of", "edited_decision", "look_up", "manifest_of", "remember"]
 
 LOSSY = ("balanced", "fast")
 
@@ -49,12 +49,9 @@ def look_up(
     Raises:
         StrategyError: a person edited the strategy file into something that cannot be read.
     """
-    from ort_metainfer.strategy_cache.artifacts import edited_strategy, strategy_file_path
-
-    edited = edited_strategy(directory, key)
+    edited = edited_decision(directory, key, graph)
     if edited is not None:
-        file = str(strategy_file_path(directory, key))
-        return Decision(edited, "override", f"{file} was edited by hand", key, "hit", strategy_file=file, graph=graph)
+        return edited
     entry = cache.get("entries", str(key))
     if entry is None:
         return Decision(Strategy(), "default", "", key, "miss", _why_missed(cache, key), graph=graph)
@@ -71,13 +68,29 @@ def look_up(
     if has_inputs and not entry.get("inputs_are_real") and needs_inputs:
         reason = "it was decided without real inputs, which are given now"
         return Decision(strategy, "cache", "", key, "stale", reason, graph=graph)
-    lacked_time = not entry.get("complete", True) and "time" in str(entry.get("incomplete_reason"))
+    reason = str(entry.get("incomplete_reason"))
+    lacked_time = not entry.get("complete", True) and reason.startswith(("the time was up", "no time was left"))
     if lacked_time and budget_s > float(entry.get("budget_s") or 0):
         reason = (
             f"{entry['incomplete_reason']} with a budget of {entry.get('budget_s')} s; {budget_s:g} s are allowed now"
         )
         return Decision(strategy, "cache", "", key, "stale", reason, graph=graph)
     return decision_of(entry, key, graph)
+
+
+def edited_decision(directory: Path, key: CacheKey, graph: Graph) -> Decision | None:
+    """The decision that a strategy file stands for which a person edited; None where nobody did.
+
+    Raises:
+        StrategyError: it was edited into something that cannot be read.
+    """
+    from ort_metainfer.strategy_cache.artifacts import edited_strategy, strategy_file_path
+
+    edited = edited_strategy(directory, key)
+    if edited is None:
+        return None
+    file = str(strategy_file_path(directory, key))
+    return Decision(edited, "override", f"{file} was edited by hand", key, "hit", strategy_file=file, graph=graph)
 
 
 def decision_of(entry: Mapping[str, Any], key: CacheKey, graph: Graph | None = None) -> Decision:

@@ -145,6 +145,31 @@ def test_an_edited_strategy_file_wins_over_the_entry(tiny_model: Callable[..., P
         ask(model)
 
 
+def test_an_edited_strategy_file_wins_where_the_database_is_lost(tiny_model: Callable[..., Path]) -> None:
+    model = tiny_model("MatMul")
+    first = ask(model, FakeTrialHost(graph=BIG_GRAPH))
+    assert first.strategy_file is not None
+    file = Path(first.strategy_file)
+    file.write_text(file.read_text() + "\n[override.session_options]\nintra_op_num_threads = 1\n")
+    (file.parents[1] / "strategies.sqlite").unlink()
+    again = ask(model, host := FakeTrialHost(graph=BIG_GRAPH))
+    assert again.origin == "override" and again.strategy.session_options == {"intra_op_num_threads": 1}
+    assert host.calls == ["describe"] and not file.with_suffix(".new.toml").exists()
+
+
+def test_where_nothing_may_be_decided_what_was_verified_in_less_time_is_used(tiny_model: Callable[..., Path]) -> None:
+    model = tiny_model("MatMul")
+    first = ask(model, FakeTrialHost(favour("graph_optimization_level"), graph=BIG_GRAPH), budget_s=5)
+    cache = open_cache(adapt.cache_directory(settings_for(None)[0]))
+    entry = cache.get("entries", str(first.key))
+    assert entry is not None and not first.strategy.is_default
+    cut = entry | {"complete": False, "incomplete_reason": "no time was left for 1 of 6 strategies"}
+    assert cache.put("entries", str(first.key), cut)
+    found = ask(model, mode="cached", budget_s=50)
+    assert (found.cache, found.strategy) == ("hit", first.strategy)
+    assert ask(model, FakeTrialHost(graph=BIG_GRAPH), budget_s=50).cache == "stale"
+
+
 def test_a_lossy_decision_made_without_inputs_is_made_anew_with_them(tiny_model: Callable[..., Path]) -> None:
     model = tiny_model("MatMul")
     ask(model, FakeTrialHost(graph=BIG_GRAPH), accuracy="fast")
