@@ -49,8 +49,8 @@ class Timing:
     """Candidate against baseline, interleaved in one process; latencies in milliseconds of one run.
 
     ``speedup`` is baseline / candidate: the median over rounds of the paired ratio, with its distribution-free
-    interval. ``band`` is
-    how far two identical baselines lay apart (1.03 = 3%). ``cpu_ratio`` is the same ratio in process CPU time.
+    interval. ``band`` is how far two identical sessions lay apart (1.03 = 3%). ``cpu_ratio`` is the same ratio in
+    process CPU time.
     """
 
     rounds: int
@@ -71,8 +71,7 @@ class Trial:
 
     Attributes:
         gates: verdicts in order; the first that failed is the last.
-        failure: why there is no verdict: it crashed, hung, ate memory; the message ends with what to do. None
-            otherwise.
+        failure: why there is no verdict (it crashed, hung, ate memory, had no time); None otherwise.
         timing: the race's figures; None where it did not get that far.
         duel: the figures of the confirming duel in a fresh process with the order of creation reversed.
         creation_ms: time to create the session, and the baseline's.
@@ -158,8 +157,7 @@ class Decision:
     Attributes:
         strategy: what is applied.
         origin: who proposed it: ``override``, ``cache``, ``meta-model``, ``rules``, ``search``; ``default`` where
-            plain onnxruntime won,
-            ``pass-through`` where nothing was decided (``reason`` says why), ``off``.
+            plain onnxruntime won, ``pass-through`` where nothing was decided (``reason`` says why), ``off``.
         reason: one sentence.
         key: the cache key, None where none was made.
         cache: ``hit``, ``miss``, ``stale`` or ``unused``, and ``cache_reason`` why.

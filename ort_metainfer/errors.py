@@ -14,9 +14,8 @@
         └── TrialCrashed   its process died, or ate too much memory
 
 None of them reaches a caller of :class:`ort_metainfer.InferenceSession` unless ``strict`` is set: there each becomes
-one
-warning and a plain onnxruntime session. Errors that onnxruntime itself raises for the caller's own mistakes (a missing
-file, a bad model, a bad provider name) are raised unchanged and are not part of this tree.
+one warning and a plain onnxruntime session. Errors that onnxruntime itself raises for the caller's own mistakes (a
+missing file, a bad model, a bad provider name) are raised unchanged and are not part of this tree.
 """
 
 __all__ = [

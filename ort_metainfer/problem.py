@@ -31,10 +31,10 @@ Dim = int | str | None
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A model input or output as declared: ``dtype`` is a numpy name, ``string``, or ORT's own text for what is no
-    tensor.
+    """A model input or output as declared.
 
-    ``shape`` holds ints (fixed), names (symbolic) and None (neither); it is None where the rank itself is not declared.
+    ``dtype`` is a numpy name, ``string``, or onnxruntime's own text for what is no tensor. ``shape`` holds ints
+    (fixed), names (symbolic) and None (neither); it is None where the rank itself is not declared.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Graph:
         quantisation: ``none``, ``qdq``, ``qoperator``, ``dynamic``, or ``weight-only`` (weights are stored in few bits
             and computed with in float: MatMulNBits, DequantizeLinear alone).
         random_operators: operators whose output differs from run to run.
-        blockers: why the graph must not be rewritten (``EPContext``, ``sparse initializers``, ``training``, ``custom
-            domain x``).
+        blockers: why the graph must not be rewritten (``EPContext``, ``sparse initializers``, ``training``,
+            ``custom domain x``).
         index_bounds: integer input -> exclusive upper bound of its values, where a Gather's table says so.
         external_files: external data files, relative to the model.
         index_inputs: integer input -> (input, axis) whose size is the exclusive upper bound of its values, where the
@@ -153,8 +153,7 @@ class Device:
         vendor: hardware vendor.
         provider_device: the provider's own name for it (OpenVINO: ``CPU``, ``AUTO``), if it has several.
         features: what matters of its instruction set (``avx512_vnni``, ``amx_bf16``), sorted.
-        cores: cores this process may use: affinity and cgroup quota count; may be a fraction. None where it says
-            nothing.
+        cores: cores this process may use, affinity and cgroup quota counted: may be a fraction; None where unknown.
         driver: driver or runtime version.
         lasting_limit: whether ``cores`` is below the machine's by quota or affinity.
     """
@@ -236,8 +235,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class CacheKey:
-    """(model hash, device model, input shapes), and the policy below them. Printable, one field a line in
-    ``explain``."""
+    """Model hash, device model, input shapes, and the policy below them; ``explain`` prints one field a line."""
 
     model: str
     device: str

@@ -34,8 +34,7 @@ def manifest_of(strategy: Strategy) -> Manifest:
 def look_up(
     cache: StrategyCache, directory: Path, key: CacheKey, graph: Graph, has_inputs: bool, budget_s: float
 ) -> Decision:
-    """What the cache says: a hit with its strategy, a stale entry with the strategy to try again, or a miss with the
-    reason.
+    """What the cache says: a hit, a stale entry with the strategy to try again, or a miss with the reason.
 
     Args:
         cache: where to look.

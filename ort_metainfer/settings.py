@@ -23,24 +23,20 @@ PREFIX = "ORT_METAINFER_"
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user wants; a field left at None is taken from the environment, the user's file, or the default, in
-    that order.
+    """What the user wants; a field left at None comes from the environment, the user's file, or the default.
 
     Attributes:
         mode: ``auto`` decides where the cache does not know; ``cached`` only looks up; ``off`` is plain onnxruntime.
         budget_s: seconds a decision may take at most; default 15.
-        accuracy: ``strict`` (float32 results kept, relative L2 at most 1e-4), ``balanced`` (1e-2) or ``fast`` (1e-1,
-            top-1 kept in 99% of
-            rows); the last two only with real inputs.
-        providers: execution providers allowed, by name; default all that are usable. A caller's own list narrows it
-            further.
+        accuracy: ``strict`` (float32 results kept, relative L2 at most 1e-4), ``balanced`` (1e-2) or ``fast`` (1e-1);
+            the last two also keep the top answer in 99% of rows, and need real inputs.
+        providers: execution providers allowed, by name; default all usable. A caller's own list narrows it further.
         cache_dir: where strategies are kept; default the platform's cache directory.
         strategy: a strategy file that is applied and wins over everything.
         input_shapes: input name -> shape that the session will be run with.
         inputs: real inputs: a dict, a list or iterator of dicts, a callable that returns one of these, or a path or
             glob of .npz files.
-        objective: ``latency``: the session runs alone; ``pipeline``: another session of this process runs between its
-            runs.
+        objective: ``latency``, the session runs alone; ``pipeline``, others of this process run between its runs.
         strict: raise what otherwise is one warning and a plain session.
         log: level of the logger ``ort_metainfer``: ``off``, ``error``, ``warning``, ``info`` or ``debug``.
 
@@ -161,8 +157,7 @@ FIELDS: Mapping[str, Check] = {
     "strict": _flag,
     "log": _one_of("off", "error", "warning", "info", "debug"),
 }
-"""Every setting with the check that turns a keyword, a file's value or an environment variable's text into its value.
-"""
+"""Setting -> the check that turns a keyword, a file's value or an environment variable's text into its value."""
 
 DEFAULTS = Settings(mode="auto", budget_s=15.0, accuracy="strict", objective="latency", strict=False, log="warning")
 
@@ -174,8 +169,7 @@ def resolve(
 
     Returns:
         The settings, every field but ``inputs``, ``input_shapes``, ``providers``, ``strategy`` and ``cache_dir`` set;
-        and what was wrong in the
-        environment or the file: a bad value counts as not given.
+        and what was wrong in the environment or the file: a bad value counts as not given.
     """
     problems: list[SettingsError] = []
     given = {name: getattr(keyword, name) for name in FIELDS} if keyword is not None else {}

@@ -1,7 +1,7 @@
-"""The guard of a session whose shapes were fixed: a call with other shapes runs on the general session, made when
-first needed.
+"""The guard of a session whose shapes were fixed: a call with other shapes runs on the general session.
 
-onnxruntime itself refuses a call whose shapes differ, before anything runs, so the guard costs nothing until then.
+That one is made when first needed. onnxruntime itself refuses a call whose shapes differ, before anything runs, so the
+guard costs nothing until then.
 """
 
 from __future__ import annotations
@@ -131,8 +131,7 @@ def _blank(kind: Any) -> Any:
 
 
 def guard(session: Any, model: str | bytes, spec: SessionSpec, decision: Decision) -> None:
-    """Make ``session``, whose symbolic dimensions were fixed, take any shapes, and show the shapes the model
-    declares."""
+    """Make ``session``, whose symbolic dimensions were fixed, take any shapes and show those the model declares."""
     unprofiled = {name: value for name, value in spec.properties.items() if name != "enable_profiling"}
     general = _General(lambda: open_session(model, spec._replace(properties=unprofiled), Strategy()))
     if decision.graph is None:

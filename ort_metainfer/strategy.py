@@ -1,8 +1,8 @@
 """The strategy: what is changed about a session, as one frozen, replayable record and as a file people edit.
 
 A strategy with nothing in it is the session plain onnxruntime would have made. Its dimensions: graph transforms
-(operators,
-fusion, layout, precision), the provider with its options, session options (scheduling, graph level), and static shapes.
+(operators, fusion, layout, precision), the provider with its options, session options (scheduling, graph level), and
+static shapes.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Strategy:
         device: the provider's own name for one of its devices (OpenVINO: ``CPU``, ``AUTO``); None is its first.
         provider_options: the adapter's options (see ``ort_metainfer.providers``), values as text.
         session_options: properties of SessionOptions, by name; those in ``SESSION_OPTIONS``.
-            ``graph_optimization_level`` is one
-            of ``GRAPH_LEVELS``, ``execution_mode`` is ``sequential`` or ``parallel``.
+            ``graph_optimization_level`` is one of ``GRAPH_LEVELS``, ``execution_mode`` is ``sequential`` or
+            ``parallel``.
         session_config: SessionOptions.add_session_config_entry keys and values.
         static_shapes: symbolic dimension name -> size; a call with other shapes runs on the general session.
 

@@ -19,8 +19,7 @@ class Availability:
     """Whether a provider can be used here, found out without importing or registering anything.
 
     ``how`` is ``built-in`` (compiled into this onnxruntime), ``plug-in`` (a package with a library to register) or
-    None. ``reason`` is
-    one sentence for ``doctor``: what it found, or what is missing and what to install.
+    None. ``reason`` is one sentence for ``doctor``: what it found, or what is missing and what to install.
     """
 
     usable: bool
@@ -31,11 +30,9 @@ class Availability:
 
 @dataclass(frozen=True)
 class Option:
-    """One provider option a strategy may set: its values (empty: any text), default, and whether float32 results are
-    kept.
+    """One provider option that a strategy may set; no ``values`` means any text.
 
-    ``lossy_values`` are the values that do not keep float32 results; ``source`` is the document or measurement it
-    rests on.
+    ``lossy_values`` are those that do not keep float32 results; ``source`` is the document or measurement it rests on.
     """
 
     name: str
@@ -83,8 +80,7 @@ class Provider(ABC):
 
     @abstractmethod
     def attach(self, options: Any, strategy: Strategy) -> list[tuple[str, dict[str, str]]] | None:
-        """Make ``options`` (an onnxruntime.SessionOptions) run on this provider, registering a plug-in's library if
-        need be.
+        """Make ``options`` (SessionOptions) run on this provider; a plug-in's library is registered if need be.
 
         Returns:
             What to give InferenceSession as ``providers``, or None where the devices were added to ``options``.

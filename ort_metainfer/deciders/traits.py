@@ -151,8 +151,7 @@ def input_bytes(problem: Problem) -> int:
 
 
 def static_sizes(problem: Problem) -> dict[str, int]:
-    """Symbolic dimension -> its size in the shapes given; only names that have one size, and that the caller has not
-    fixed.
+    """Symbolic dimension -> its size in the shapes given; only names of one size that the caller has not fixed.
 
     A name that stands for several sizes, or that is no name (``?``), cannot be overridden: onnxruntime takes equal
     names for equal sizes (own observation: Paddle's exporter calls height and width ``?``, the run then fails).

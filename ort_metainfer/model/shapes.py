@@ -24,8 +24,7 @@ UNNAMED = frozenset({"", "?", "*", "-1", "None", "none", "unk"})
 
 
 def named_dim(dim: Any) -> Dim:
-    """A declared dimension: a size from 0 up, a name, or None (nothing said, a negative size, or a name that is
-    none)."""
+    """A declared dimension: a size from 0 up, a name, or None (nothing said, a negative size, a name that is none)."""
     if dim.HasField("dim_value"):
         return int(dim.dim_value) if dim.dim_value >= 0 else None
     return None if dim.dim_param in UNNAMED else str(dim.dim_param)
