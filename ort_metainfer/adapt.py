@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ort_metainfer._version import VERSION
 from ort_metainfer.decision import Decision
-from ort_metainfer.errors import CacheError, ModelError
+from ort_metainfer.errors import CacheError, ModelError, TrialError
 from ort_metainfer.places import cache_directory
 from ort_metainfer.problem import CacheKey, Graph, Model, Policy, SessionSpec
 from ort_metainfer.settings import Settings, resolve
@@ -217,7 +217,16 @@ class _Story:
         if not self.may_decide:
             reason = found.cache_reason if found else "this model was never decided for in this cache"
             return Decision(Strategy(), "default", f"not in the cache: {reason}", cache="miss", cache_reason=reason)
+        failure = None if self.request.force or self.settings.strict else self._known_failure(model)
+        if failure is not None:
+            return Decision(Strategy(), "pass-through", failure, cache="miss", cache_reason=failure, complete=False)
         return self._alone(model, graph, found)
+
+    def _known_failure(self, model: Model) -> str | None:
+        from ort_metainfer.failures import recall_failure
+
+        budget_s = float(self.settings.budget_s or 0)
+        return recall_failure(self.cache, model, policy_of(self.settings, self.spec), budget_s)
 
     def _look_up(self, model: Model, graph: Graph) -> Decision:
         from ort_metainfer.remember import look_up
@@ -257,6 +266,7 @@ class _Story:
 
     def _decide(self, model: Model, graph: Graph | None, found: Decision | None) -> Decision:
         from ort_metainfer.deliberate import Deliberation
+        from ort_metainfer.failures import remember_failure
         from ort_metainfer.remember import remember
 
         budget_s = float(self.settings.budget_s or 0)
@@ -265,8 +275,18 @@ class _Story:
         )
         with self._trial_host() as host, _model_file(model) as file:
             deliberation = Deliberation(self.request, self.spec, model, file, host, self.cache, self.started + budget_s)
-            decision = deliberation.run(graph, prior=found.strategy if found and found.cache == "stale" else None)
-        if decision.key is None or decision.origin == "override":
+            prior, policy = None, policy_of(self.settings, self.spec)
+            if found is not None and found.cache == "stale":
+                prior = found.strategy
+            try:
+                decision = deliberation.run(graph, prior)
+            except (ModelError, TrialError) as error:
+                remember_failure(self.cache, model, policy, budget_s, str(error))
+                raise
+        if decision.origin == "override":
+            return decision
+        if decision.key is None:
+            remember_failure(self.cache, model, policy, budget_s, decision.reason)
             return decision
         reason = found.cache_reason if found else "this model was never decided for in this cache"
         decision = replace(

@@ -264,7 +264,6 @@ class Problem:
         devices: usable devices of the allowed providers; the CPU provider's comes first.
         state: what else the machine was doing when asked.
         inputs_are_real: whether inputs came from the caller; lossy strategies need that.
-        sessions_alive: other onnxruntime sessions this process holds that we know of.
     """
 
     model: Model
@@ -275,7 +274,6 @@ class Problem:
     state: HardwareState
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     inputs_are_real: bool = False
-    sessions_alive: int = 0
 
     @property
     def cpu(self) -> Device:

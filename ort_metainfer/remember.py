@@ -21,12 +21,20 @@ __all__ = ["decision_of", "edited_decision", "look_up", "manifest_of", "remember
 LOSSY = ("balanced", "fast")
 
 
-def manifest_of(strategy: Strategy) -> Manifest:
-    """What a strategy rests on today: versions of this package, onnxruntime and the strategy's provider."""
+def manifest_of(strategy: Strategy, policy: str) -> Manifest:
+    """What a decision for ``strategy`` rests on today: versions of this package, onnxruntime and the providers.
+
+    Of all providers that the policy allowed, not only the winner's: another one that was upgraded may win now.
+
+    Raises:
+        ProviderError: a provider of the policy has no adapter any more.
+    """
     from ort_metainfer.providers import get_provider
     from ort_metainfer.strategy_cache.manifest import current_manifest
 
     versions = {} if strategy.provider is None else get_provider(strategy.provider).versions()
+    for name in policy.split("|")[2].split("+"):
+        versions = {**get_provider(name).versions(), **versions}
     transforms = {transform.name: transform.version for transform in strategy.transforms}
     return current_manifest(strategy.provider, versions, transforms)
 
@@ -58,7 +66,7 @@ def look_up(
         strategy = Strategy.from_dict(entry["strategy"])
         kept = entry["manifest"]
         then = Manifest(versions=dict(kept["versions"]), transforms=dict(kept.get("transforms", {})))
-        changed = then.differences(manifest_of(strategy))
+        changed = then.differences(manifest_of(strategy, key.policy))
     except (KeyError, TypeError, StrategyError, ProviderError) as error:
         return Decision(Strategy(), "default", "", key, "miss", f"the entry cannot be used: {error}", graph=graph)
     if changed:
@@ -141,7 +149,7 @@ def remember(cache: StrategyCache, directory: Path, decision: Decision, model: M
 
     assert decision.key is not None
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    manifest = replace(manifest_of(decision.strategy), decided_at=now)
+    manifest = replace(manifest_of(decision.strategy, decision.key.policy), decided_at=now)
     file = write_strategy_file(directory, decision.key, decision.strategy, _comment(decision, model, now))
     decision = replace(decision, manifest=manifest, strategy_file=None if file is None else str(file))
     winner = decision.winner

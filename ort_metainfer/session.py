@@ -13,6 +13,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from onnxruntime import __version__ as _version
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as _Base
 
 from ort_metainfer import options as _options
@@ -316,6 +317,8 @@ def patch() -> _Patch:
         _patches += 1
         if _HOOK_FITS:
             _Base._create_inference_session = _create
+        else:
+            warn_once(f"onnxruntime {_version} makes sessions in a way that is not known here; nothing is adapted")
     return _Patch()
 
 

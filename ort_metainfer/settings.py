@@ -106,12 +106,30 @@ def _flag(value: Any, source: str) -> bool:
 
 
 def _names(value: Any, source: str) -> tuple[str, ...]:
+    """Provider names as onnxruntime spells them; ``openvino`` is OpenVINOExecutionProvider."""
     names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
         raise SettingsError(f"{source}{value!r} is not allowed; use provider names, separated by commas")
-    return tuple(
-        dict.fromkeys(n if n.endswith("ExecutionProvider") or "." in n else f"{n}ExecutionProvider" for n in names)
-    )
+    return tuple(dict.fromkeys(_provider_name(name, source) for name in names))
+
+
+def _provider_name(name: str, source: str) -> str:
+    import onnxruntime
+
+    from ort_metainfer.errors import ProviderError
+    from ort_metainfer.providers.registry import OURS, get_provider
+
+    known = [*(provider.name for provider in OURS), *onnxruntime.get_all_providers()]
+    spelt = {
+        word.lower(): whole for whole in reversed(known) for word in (whole, whole.removesuffix("ExecutionProvider"))
+    }
+    if name.lower() in spelt:
+        return spelt[name.lower()]
+    try:
+        return get_provider(name).name  # a third party's
+    except ProviderError:
+        choice = ", ".join(dict.fromkeys(whole.removesuffix("ExecutionProvider") for whole in known))
+        raise SettingsError(f"{source}{name!r} is no execution provider; use some of {choice}") from None
 
 
 def _path(value: Any, source: str) -> str:

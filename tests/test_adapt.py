@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from ort_metainfer import adapt
 from ort_metainfer.adapt import Request, decide, policy_of, settings_for
 from ort_metainfer.decision import Decision
 from ort_metainfer.errors import CacheError, InputsError, StrategyError, TrialCrashed, TrialTimeout
+from ort_metainfer.failures import EXPIRY_S
 from ort_metainfer.problem import HardwareState, SessionSpec
 from ort_metainfer.settings import Settings
 from ort_metainfer.strategy import Strategy
@@ -103,6 +105,17 @@ def test_other_versions_make_an_entry_stale_and_its_strategy_is_tried_first(tiny
     assert again.cache == "stale" and "onnxruntime was 1.0.0" in again.cache_reason
     assert host.raced[0] == first.strategy
     assert ask(model).cache == "hit"
+
+
+def test_a_provider_that_was_upgraded_makes_a_default_that_won_stale(
+    tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model("MatMul")
+    ask(model, FakeTrialHost(graph=BIG_GRAPH))
+    assert ask(model).cache == "hit"
+    monkeypatch.setattr("ort_metainfer.providers.cpu.CpuProvider.versions", lambda self: {"a package": "2"})
+    again = ask(model, host := FakeTrialHost(graph=BIG_GRAPH))
+    assert again.cache == "stale" and "a package was" in again.cache_reason and "race" in host.calls
 
 
 def test_cached_mode_only_looks_up(tiny_model: Callable[..., Path]) -> None:
@@ -206,6 +219,29 @@ def test_what_cannot_be_tried_is_found_out_once(
     assert again.cache == "hit" and reason in again.reason and host.calls == []
     real = FakeTrialHost(graph=BIG_GRAPH, feeds=Feeds(1, True, "given", {"x": (1, 8)}))
     assert ask(model, real, inputs={"x": np.zeros((1, 4), np.float32)}).cache == "stale"
+
+
+def test_a_failure_is_met_once_a_day_and_again_where_asked_for(
+    tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, crash = tiny_model("MatMul"), TrialCrashed("reading the model: it died of signal 11")
+    with pytest.raises(TrialCrashed):
+        ask(model, FakeTrialHost(graph=crash), budget_s=5)
+    again = ask(model, host := FakeTrialHost(graph=BIG_GRAPH), budget_s=5)
+    assert again.origin == "pass-through" and "signal 11" in again.reason and host.calls == []
+    assert ask(model, FakeTrialHost(graph=BIG_GRAPH), budget_s=5, objective="pipeline").origin == "default"
+    with pytest.raises(TrialCrashed):
+        ask(model, FakeTrialHost(feeds=crash), budget_s=5, strict=True)
+    now = time.time()
+    monkeypatch.setattr("ort_metainfer.failures.time.time", lambda: now + EXPIRY_S + 1)
+    assert ask(model, FakeTrialHost(graph=BIG_GRAPH), budget_s=5).origin == "default"
+
+
+def test_a_model_that_cannot_be_read_in_time_is_tried_again_with_more(tiny_model: Callable[..., Path]) -> None:
+    model, slow = tiny_model("MatMul"), TrialTimeout("reading the model did not end within 4 s; killed")
+    assert "within 4 s" in ask(model, FakeTrialHost(graph=slow), budget_s=5).reason
+    assert "within 4 s" in ask(model, host := FakeTrialHost(graph=BIG_GRAPH), budget_s=5).reason and host.calls == []
+    assert ask(model, FakeTrialHost(graph=BIG_GRAPH), budget_s=50).complete
 
 
 def test_what_there_was_no_time_for_is_marked(tiny_model: Callable[..., Path]) -> None:

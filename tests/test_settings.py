@@ -201,3 +201,17 @@ def test_every_field_stands_in_the_readmes_table() -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     rows = set(re.findall(r"^\| `(\w+)` \|", readme, flags=re.MULTILINE))
     assert set(FIELDS) <= rows
+
+
+@pytest.mark.parametrize(
+    "names", ["openvino,cpu", ["OpenVINO", "CPU"], "OpenVINOExecutionProvider, CPUExecutionProvider"]
+)
+def test_providers_are_named_as_one_likes_and_kept_as_onnxruntime_spells_them(names: object) -> None:
+    providers = Settings(providers=names).providers  # type: ignore[arg-type]
+    assert providers == ("OpenVINOExecutionProvider", "CPUExecutionProvider")
+    assert Settings(providers="cpu_ep").providers == ("cpu_ep",)  # type: ignore[arg-type]
+
+
+def test_a_provider_that_there_is_not_is_refused_with_those_there_are() -> None:
+    with pytest.raises(SettingsError, match=r"'openvno' is no execution provider; use some of CPU, OpenVINO"):
+        Settings(providers="openvno")  # type: ignore[arg-type]
