@@ -64,8 +64,7 @@ def look_up(
         return Decision(Strategy(), "default", "", key, "miss", _why_missed(cache, key), graph=graph)
     try:
         strategy = Strategy.from_dict(entry["strategy"])
-        kept = entry["manifest"]
-        then = Manifest(versions=dict(kept["versions"]), transforms=dict(kept.get("transforms", {})))
+        then = _manifest_in(entry)
         changed = then.differences(manifest_of(strategy, key.policy))
     except (KeyError, TypeError, StrategyError, ProviderError) as error:
         return Decision(Strategy(), "default", "", key, "miss", f"the entry cannot be used: {error}", graph=graph)
@@ -107,8 +106,6 @@ def decision_of(entry: Mapping[str, Any], key: CacheKey, graph: Graph | None = N
         KeyError: the entry lacks something.
         StrategyError: its strategy cannot be read.
     """
-    kept = entry["manifest"]
-    then = Manifest(dict(kept["versions"]), dict(kept.get("transforms", {})), str(entry.get("decided_at", "")))
     return Decision(
         Strategy.from_dict(entry["strategy"]),
         "cache",
@@ -119,9 +116,18 @@ def decision_of(entry: Mapping[str, Any], key: CacheKey, graph: Graph | None = N
         incomplete_reason=str(entry.get("incomplete_reason", "")),
         strategy_file=entry.get("strategy_file"),
         inputs_are_real=bool(entry.get("inputs_are_real")),
-        manifest=then,
+        manifest=replace(_manifest_in(entry), decided_at=str(entry.get("decided_at", ""))),
         graph=graph,
     )
+
+
+def _manifest_in(entry: Mapping[str, Any]) -> Manifest:
+    from ort_metainfer.strategy_cache.manifest import manifest_from_dict
+
+    manifest = manifest_from_dict(entry["manifest"])
+    if manifest is None:
+        raise KeyError("manifest")
+    return manifest
 
 
 def _why_missed(cache: StrategyCache, key: CacheKey) -> str:
