@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -138,14 +139,19 @@ def decide(request: Request, host: TrialHost | None = None) -> Decision:
 
 
 def _not_onnx(source: str | os.PathLike[str] | bytes) -> str | None:
-    """Why this model is not looked at, or None: ORT's own format says so in its suffix or at byte 4."""
+    """Why this model is not looked at, or None: ORT's own format says so in its suffix or at byte 4.
+
+    A pipe is not even opened: what is read from it here onnxruntime would lack.
+    """
     if isinstance(source, bytes):
         return "the model is in ORT format" if source[4:8] == b"ORTM" else None
     path = os.fsdecode(source)
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return "the model is no regular file, and may be read only once"
         with open(path, "rb") as file:
             head = file.read(8)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a path that no file can have, with a NUL in it
         return "the model file cannot be read; onnxruntime will say why"
     return "the model is in ORT format" if path.endswith(".ort") or head[4:8] == b"ORTM" else None
 

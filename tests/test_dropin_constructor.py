@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,3 +165,18 @@ def test_a_fallback_of_the_caller_s_own_provider_prints_what_plain_onnxruntime_p
     seen = outcome(Ours, ((path,), {"providers": ["NoSuchProvider"]}))
     assert "EP Error" in seen["stdout"]
     assert seen["_enable_fallback"] is False
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdin"), reason="standard input has no path here")
+def test_a_model_that_comes_through_a_pipe_is_left_to_onnxruntime(tiny_model: Callable[..., Path]) -> None:
+    """What is read from a pipe is gone: onnxruntime would get a model without its beginning."""
+    program = 'import ort_metainfer; print(ort_metainfer.InferenceSession("/dev/stdin").adaptation.reason)'
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        input=tiny_model("MatMul").read_bytes(),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert b"no regular file" in ended.stdout
