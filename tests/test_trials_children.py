@@ -346,3 +346,26 @@ def test_a_real_model_goes_through_the_whole_protocol(
     confirmed = host.duel(setup, trials[0], Thresholds(), soon(10))
     assert confirmed.duel is not None
     assert confirmed.gates[-1].name == "pays"
+
+
+def test_a_module_beside_the_script_is_not_taken_for_a_library(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    """A program named onnx.py, without a guard for ``__main__``, runs once."""
+    folder = tmp_path / "program"
+    folder.mkdir()
+    (folder / "onnx.py").write_text(f"""
+print("the program runs")
+import ort_metainfer
+session = ort_metainfer.InferenceSession({str(tiny_model("MatMul"))!r})
+print(session.adaptation.key is not None, session.adaptation.reason)
+""")
+    ended = subprocess.run(
+        [sys.executable, str(folder / "onnx.py")],
+        env=os.environ | {"ORT_METAINFER_BUDGET_S": "5", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    ran, *outcome = ended.stdout.splitlines()
+    assert ran == "the program runs" and len(outcome) == 1
+    assert outcome[0].startswith("True ") and not ended.stderr, ended.stdout + ended.stderr

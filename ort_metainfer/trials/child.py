@@ -52,8 +52,30 @@ def interpreter() -> str:
 
 def _environment() -> dict[str, str]:
     """The parent's, with the package switched off and the same modules in reach."""
+    paths = os.pathsep.join(_search_path())
+    return os.environ | {"ORT_METAINFER_MODE": "off", "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8"}
+
+
+def _search_path() -> list[str]:
+    """Where the parent looks for modules, with the folder of its script last.
+
+    A child imports modules that the parent never asked for. Found beside the script first, a program named ``onnx.py``
+    would run once more, in the child.
+    """
     paths = [os.getcwd() if entry == "" else entry for entry in sys.path if isinstance(entry, str)]
-    return os.environ | {"ORT_METAINFER_MODE": "off", "PYTHONPATH": os.pathsep.join(paths), "PYTHONIOENCODING": "utf-8"}
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    own = os.path.dirname(os.path.realpath(script)) if script else None
+    is_own = sys.path[:1] == [""] or (bool(paths) and os.path.realpath(paths[0]) == own)
+    if is_own and not _holds_ours(paths[0]):
+        paths.append(paths.pop(0))
+    return paths
+
+
+def _holds_ours(folder: str) -> bool:
+    """Whether the parent has onnxruntime, numpy or this package from ``folder``: then the child must have so too."""
+    found = [getattr(sys.modules.get(name), "__file__", None) for name in ("onnxruntime", "numpy", "ort_metainfer")]
+    homes = [os.path.dirname(os.path.dirname(os.path.realpath(file))) for file in found if file]
+    return os.path.realpath(folder) in homes
 
 
 class Child:
