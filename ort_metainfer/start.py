@@ -74,7 +74,12 @@ def recall(path: str, spec: SessionSpec, keyword: Settings | None) -> Start | No
         if entry is None or entry["decided_at"] != row["decided_at"] or not row["key"].startswith("["):
             return None
         return Start(row["key"], entry)
-    except (OSError, sqlite3.Error, ValueError, TypeError, KeyError, AttributeError):
+    except sqlite3.Error as error:
+        from ort_metainfer.strategy_cache.file import note_wait
+
+        note_wait(error)
+        return None  # the full look-up meets it too, and says so
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # whatever it is, the full look-up meets it too, and says so
 
 

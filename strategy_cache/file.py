@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 from ort_metainfer.errors import CacheError
 
-__all__ = ["BUSY_S", "FILE_NAME", "SCHEMA", "create", "is_damage", "open_for_reading", "set_aside"]
+__all__ = [
+    "BUSY_S",
+    "FILE_NAME",
+    "SCHEMA",
+    "create",
+    "is_damage",
+    "note_wait",
+    "open_for_reading",
+    "patience_s",
+    "set_aside",
+]
 
 SCHEMA = 1
 """Part of every table's name: raised when rows change meaning, so that older and newer releases share one file."""
@@ -18,8 +29,31 @@ FILE_NAME = "strategies.sqlite"
 BUSY_S = 2.0
 """Seconds to wait for a lock that another process holds on the file."""
 
+SOON_S = 5.0
+"""After a lock that was waited for in vain: how long no other is waited for. A session asks some five times, and each
+wait would come on top of the time that deciding may take."""
+
+SHORT_S = 0.05
+"""Seconds to wait for a lock meanwhile."""
+
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SIDE_FILES = ("-journal", "-wal", "-shm")
+_waited_in_vain_at = float("-inf")
+
+
+def patience_s() -> float:
+    """Seconds to wait for a lock now: ``BUSY_S``, but next to nothing soon after one was waited for in vain."""
+    return min(SHORT_S, BUSY_S) if time.monotonic() - _waited_in_vain_at < SOON_S else BUSY_S
+
+
+def note_wait(error: Exception) -> bool:
+    """Whether ``error`` is the end of a wait for a lock in vain; :func:`patience_s` heeds it from then on."""
+    global _waited_in_vain_at
+    is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
+    if is_busy and time.monotonic() - _waited_in_vain_at >= SOON_S:
+        _waited_in_vain_at = time.monotonic()
+    return is_busy
 
 
 def create(path: Path) -> None:
@@ -47,11 +81,12 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     Raises:
         sqlite3.Error: there is no such file, or it cannot be opened.
     """
+    wait_s = patience_s()
     connection = sqlite3.connect(
-        f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        f"{path.as_uri()}?mode=rw", uri=True, timeout=wait_s, isolation_level=None, check_same_thread=False
     )
     connection.text_factory = bytes
-    connection.execute(f"PRAGMA busy_timeout = {BUSY_S * 1000:.0f}")
+    connection.execute(f"PRAGMA busy_timeout = {wait_s * 1000:.0f}")
     connection.execute("PRAGMA query_only = ON")
     return connection
 

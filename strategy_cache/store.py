@@ -21,7 +21,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ort_metainfer.errors import CacheError
-from ort_metainfer.strategy_cache.file import BUSY_S, FILE_NAME, SCHEMA, create, is_damage, open_for_reading, set_aside
+from ort_metainfer.strategy_cache.file import (
+    BUSY_S,
+    FILE_NAME,
+    SCHEMA,
+    create,
+    is_damage,
+    note_wait,
+    open_for_reading,
+    patience_s,
+    set_aside,
+)
 from ort_metainfer.strategy_cache.lock import deciding
 
 if TYPE_CHECKING:
@@ -56,7 +66,7 @@ class StrategyCache:
         self._file = os.fspath(self.path)
         self._lock = threading.RLock()
         self._reader: sqlite3.Connection | None = None
-        self._reader_file: tuple[int, int] | None = None
+        self._reader_is_for: tuple[int, int, float] | None = None
         _stores.add(self)
 
     def get(self, table: str, key: str) -> dict[str, Any] | None:
@@ -116,7 +126,7 @@ class StrategyCache:
     def close(self) -> None:
         """Give up the connection; the next use opens another."""
         with self._lock:
-            reader, self._reader, self._reader_file = self._reader, None, None
+            reader, self._reader, self._reader_is_for = self._reader, None, None
             if reader is not None:
                 reader.close()
 
@@ -142,10 +152,12 @@ class StrategyCache:
             return None
         except OSError as error:
             raise sqlite3.OperationalError(error.strerror) from error
-        if self._reader is None or self._reader_file != (stat.st_dev, stat.st_ino):
-            self.close()  # the file was removed, or set aside as damaged, and another one made
+        # another file may bear the name by now; and a connection waits as long as it was told when it was opened
+        is_for = (stat.st_dev, stat.st_ino, patience_s())
+        if self._reader is None or self._reader_is_for != is_for:
+            self.close()
             self._reader = open_for_reading(self.path)
-            self._reader_file = (stat.st_dev, stat.st_ino)
+            self._reader_is_for = is_for
         return self._reader
 
     def _change(self, table: str, change: Callable[[Table], T]) -> T | None:
@@ -186,7 +198,7 @@ class StrategyCache:
         """Whether to try once more: the file was damaged and is out of the way now. Anything else is noted."""
         if is_damage(error):
             return self._set_aside()
-        advice = "another process holds it" if "locked" in str(error) else "check its permissions and free space"
+        advice = "another process holds it" if note_wait(error) else "check its permissions and free space"
         return self._failed(f"cannot {doing} strategy cache {self._file}: {error} ({advice})")
 
     def _set_aside(self) -> bool:
@@ -209,7 +221,7 @@ class StrategyCache:
     def _forget(self) -> None:
         """In a forked child: leave the parent's connection alone (closing it could undo the parent's work)."""
         _inherited.append(self._reader)
-        self._lock, self._reader, self._reader_file = threading.RLock(), None, None
+        self._lock, self._reader, self._reader_is_for = threading.RLock(), None, None
 
 
 def open_cache(directory: Path) -> StrategyCache:

@@ -27,7 +27,7 @@ from typing import Any
 
 import sqlitedict
 
-from ort_metainfer.strategy_cache.file import BUSY_S
+from ort_metainfer.strategy_cache.file import BUSY_S, patience_s
 
 __all__ = ["Table", "opened_table"]
 
@@ -61,8 +61,9 @@ class _Connection(sqlitedict.SqliteMultithread):  # type: ignore[misc]  # sqlite
 
     def _connect(self) -> tuple[sqlite3.Connection, sqlite3.Cursor]:
         try:
-            connection = sqlite3.connect(self.filename, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-            connection.execute(f"PRAGMA busy_timeout = {BUSY_S * 1000:.0f}")
+            wait_s = patience_s()
+            connection = sqlite3.connect(self.filename, timeout=wait_s, isolation_level=None, check_same_thread=False)
+            connection.execute(f"PRAGMA busy_timeout = {wait_s * 1000:.0f}")
             connection.execute(f"PRAGMA journal_mode = {self.journal_mode}")
             connection.execute("PRAGMA synchronous = OFF")
         except sqlite3.Error:

@@ -11,6 +11,7 @@ import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -341,11 +342,11 @@ def test_the_reading_connection_cannot_write(cache: StrategyCache) -> None:
 def test_a_lock_held_elsewhere_is_waited_for_and_then_a_failure(
     cache: StrategyCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ort_metainfer.strategy_cache import file, table
+    from ort_metainfer.strategy_cache import file
 
     cache.put("entries", "k", {"n": 1})
-    for module in (file, table):
-        monkeypatch.setattr(module, "BUSY_S", 0.05)
+    monkeypatch.setattr(file, "BUSY_S", 0.05)
+    monkeypatch.setattr(file, "_waited_in_vain_at", float("-inf"))
     holder = sqlite3.connect(cache.path, timeout=0, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     assert cache.get("entries", "k") == {"n": 1}
@@ -355,6 +356,29 @@ def test_a_lock_held_elsewhere_is_waited_for_and_then_a_failure(
     holder.close()
     assert cache.put("entries", "k", {"n": 3})
     assert cache.get("entries", "k") == {"n": 3}
+
+
+def test_many_reads_and_writes_wait_for_one_lock_no_longer_than_one(
+    cache: StrategyCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ort_metainfer.strategy_cache import file
+
+    now = [100.0]
+    monkeypatch.setattr(file, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(file, "BUSY_S", 0.3)
+    monkeypatch.setattr(file, "_waited_in_vain_at", float("-inf"))
+    cache.put("entries", "k", {"n": 1})
+    holder = sqlite3.connect(cache.path, timeout=0, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    assert file.patience_s() == 0.3
+    assert cache.get("entries", "k") is None
+    assert file.patience_s() == file.SHORT_S
+    assert not cache.put("entries", "k", {"n": 2})
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert cache.get("entries", "k") == {"n": 1}
+    now[0] += file.SOON_S
+    assert file.patience_s() == 0.3
 
 
 def test_the_wait_for_a_lock_is_ours_and_not_sqlitedicts(cache: StrategyCache) -> None:
