@@ -119,12 +119,11 @@ def _provider_name(name: str, source: str) -> str:
     from ort_metainfer.errors import ProviderError
     from ort_metainfer.providers.registry import OURS, get_provider
 
-    known = [*(provider.name for provider in OURS), *onnxruntime.get_all_providers()]
-    spelt = {
-        word.lower(): whole for whole in reversed(known) for word in (whole, whole.removesuffix("ExecutionProvider"))
-    }
-    if name.lower() in spelt:
-        return spelt[name.lower()]
+    known: list[str] = [*(provider.name for provider in OURS), *onnxruntime.get_all_providers()]
+    spelt = {whole.removesuffix("ExecutionProvider").lower(): whole for whole in reversed(known)}
+    whole = spelt.get(name.lower().removesuffix("executionprovider"))
+    if whole is not None:
+        return whole
     try:
         return get_provider(name).name  # a third party's
     except ProviderError:
