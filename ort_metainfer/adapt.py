@@ -249,6 +249,8 @@ class _Story:
 
         unwritable = _unwritable(self.cache)
         if unwritable is not None:  # every start would decide anew
+            if self.settings.strict:
+                raise CacheError(unwritable)
             from ort_metainfer.session import warn_once
 
             warn_once(f"{unwritable}; {model.label} runs on plain onnxruntime")

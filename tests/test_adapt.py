@@ -301,6 +301,8 @@ def test_where_nothing_can_be_remembered_nothing_is_decided_and_one_warning_says
     assert len([r for r in caplog.records if "cannot be remembered" in r.message]) == 1
     with pytest.raises(CacheError, match="cannot be remembered"):
         ort_metainfer.tune(model, Settings(cache_dir=elsewhere))
+    with pytest.raises(CacheError, match="cannot be remembered"):
+        ort_metainfer.InferenceSession(str(model), metainfer=Settings(cache_dir=elsewhere, strict=True))
 
 
 def test_sessions_that_begin_with_different_providers_share_no_entry() -> None:
