@@ -325,9 +325,9 @@ def _model_file(model: Model) -> Iterator[Path]:
     if model.path is not None:
         yield Path(model.path)
         return
-    import tempfile
+    from ort_metainfer.scratch import scratch_folder
 
-    with tempfile.TemporaryDirectory(prefix="ort_metainfer-") as folder:
-        file = Path(folder) / "model.onnx"
+    with scratch_folder() as folder:
+        file = folder / "model.onnx"
         file.write_bytes(model.content or b"")
         yield file

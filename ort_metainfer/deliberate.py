@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from ort_metainfer.decision import Decision, Proposal, Refusal, Trial
 from ort_metainfer.errors import InputsError, TrialError, TrialTimeout
 from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.problem import NEUTRAL_PROPERTIES, Device, Graph, Model, Problem, SessionSpec
+from ort_metainfer.scratch import scratch_folder
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost
 
@@ -32,6 +32,9 @@ pipeline runs every session twice, so fewer fit."""
 
 BATCH = 4
 """Strategies of the search raced at a time: it learns from each race what to combine next."""
+
+INPUTS_SHARE = 0.3
+"""Share of the budget after which no further item is taken from the caller's inputs."""
 
 RACE_SHARE = 0.5
 """Share of the time left that one race may take."""
@@ -88,8 +91,8 @@ class Deliberation:
             StrategyError: a person edited the strategy file into something that cannot be read.
             TrialError: no child process could do its work, for another reason than time.
         """
-        with tempfile.TemporaryDirectory(prefix="ort_metainfer-") as folder:
-            setup = self._setup(Path(folder))
+        with scratch_folder() as folder:
+            setup = self._setup(folder)
             if graph is None:
                 self._say("reading the model")
                 try:
@@ -158,7 +161,7 @@ class Deliberation:
         from ort_metainfer.model.inputs import caller_feeds, save_feeds
 
         if self.settings.inputs is not None:
-            save_feeds(caller_feeds(self.settings.inputs, graph), setup.feeds)
+            save_feeds(caller_feeds(self.settings.inputs, graph, until=self._until(INPUTS_SHARE)), setup.feeds)
         self._say("checking the inputs")
         return self.host.prepare(setup, self._until(0.5))
 

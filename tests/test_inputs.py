@@ -551,3 +551,16 @@ def test_a_declared_scalar_may_be_fed_as_onnxruntime_lets_it() -> None:
     graph = Graph((TensorSpec("sr", "int64", ()),), (), 10, {"ai.onnx": 17}, {}, 0, 0, 0)
     feeds = caller_feeds({"sr": np.array([16000], np.int64)}, graph)
     assert feeds[0]["sr"].shape == (1,)
+
+
+def test_an_iterator_is_left_when_its_time_is_up_but_for_the_first_item() -> None:
+    taken = []
+
+    def endless() -> Iterator[dict[str, Any]]:
+        while True:
+            taken.append(1)
+            yield {"x": np.zeros(1, np.float32)}
+
+    assert len(caller_feeds(endless(), None, until=-1.0)) == 1
+    assert len(taken) == 1
+    assert len(caller_feeds(endless(), None)) == 8

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from ort_metainfer.cli.bench_child import PLAIN, TUNED, Job
 from ort_metainfer.cli.output import console, only_json, print_json, progress
 from ort_metainfer.cli.report import speedup_text
 from ort_metainfer.errors import TrialCrashed, TrialError, TrialTimeout
+from ort_metainfer.scratch import scratch_folder
 from ort_metainfer.settings import Settings
 from ort_metainfer.strategy import Strategy
 
@@ -72,14 +72,14 @@ def measure(
 
     step("tuning")
     decision = tune(model, settings, progress=step)
-    with tempfile.TemporaryDirectory(prefix="ort_metainfer-") as folder:
-        _write_feeds(model, settings, decision, Path(folder))
+    with scratch_folder() as folder:
+        _write_feeds(model, settings, decision, folder)
         answers = []
         for number, order in enumerate(ORDERS, 1):
             step(f"timing, process {number} of {len(ORDERS)}")
             fields = {name: value for name, value in settings.as_dict().items() if value is not None}
             fields |= {"inputs": settings.inputs} if settings.inputs is not None else {}
-            job = Job(str(model), fields, folder, order, rounds, seconds / len(ORDERS), seed=number)
+            job = Job(str(model), fields, str(folder), order, rounds, seconds / len(ORDERS), seed=number)
             answers.append(_child(job))
     return summarise(decision, answers)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import re
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +43,7 @@ _ACCEPTED = (
 )
 
 
-def caller_feeds(inputs: Any, graph: Graph | None, limit: int = 8) -> list[Feed]:
+def caller_feeds(inputs: Any, graph: Graph | None, limit: int = 8, until: float = math.inf) -> list[Feed]:
     """At most ``limit`` feeds from what the caller gave, in the types the model declares.
 
     Args:
@@ -50,6 +52,7 @@ def caller_feeds(inputs: Any, graph: Graph | None, limit: int = 8) -> list[Feed]
             OrtValues and what numpy can convert are accepted as arrays.
         graph: the model's features; None checks no names, types and shapes.
         limit: at least 1.
+        until: a time.monotonic() value after which no further item is taken. The first is waited for in any case.
 
     Raises:
         InputsError: nothing was given or it cannot be read, a name is unknown or missing, an array cannot be converted
@@ -63,6 +66,8 @@ def caller_feeds(inputs: Any, graph: Graph | None, limit: int = 8) -> list[Feed]
             raise InputsError(f"inputs must be {_ACCEPTED}; item {index} is a {type(feed).__name__}")
         arrays = {str(name): _array(str(name), value) for name, value in feed.items()}
         feeds.append(arrays if graph is None else _checked(arrays, graph, index))
+        if time.monotonic() > until:
+            break
     if not feeds:
         raise InputsError(f"inputs hold no feed; they must be {_ACCEPTED}")
     return feeds
