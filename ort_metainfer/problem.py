@@ -202,7 +202,7 @@ class HardwareState:
         """Why scheduling must not be judged now, or None when the machine is quiet.
 
         Others may use a tenth of a core: CPU time is accounted by the tick, and less cannot be told apart in a window
-        of 0.1 s. Steal of 2% is a choice: an idle virtual machine showed up to 1%.
+        of 0.1 s. That steal of 2% is too much is a choice, not a measurement.
         """
         if self.others_cpu is not None and self.others_cpu > 0.10:
             return f"other processes use {self.others_cpu:.2f} cores"
