@@ -8,7 +8,7 @@ lower case.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from ort_metainfer.places import config_place as config_file
 __all__ = ["FIELDS", "Settings", "config_file", "resolve", "sources"]
 
 PREFIX = "ORT_METAINFER_"
+
+OTHER_VARIABLES = frozenset({"CONFIG", "ZOO", "FULL", "OPENVINO_PYTHON", "TRIAL_FAULT"})
+"""Variables that are no settings: where the user's file is, and what the tests use."""
 
 
 @dataclass(frozen=True)
@@ -188,10 +191,21 @@ def resolve(
         The settings, every field but ``inputs``, ``input_shapes``, ``providers``, ``strategy`` and ``cache_dir`` set;
         and what was wrong in the environment or the file: a bad value counts as not given.
     """
-    problems: list[SettingsError] = []
+    problems = list(_strays(environment))
     given = {name: getattr(keyword, name) for name in FIELDS} if keyword is not None else {}
     chosen = _choose(given, environment, file, problems)
     return replace(DEFAULTS, **{name: value for name, (value, _) in chosen.items()}), problems
+
+
+def _strays(environment: Mapping[str, str]) -> Iterator[SettingsError]:
+    """Variables that look like settings and are none: a typing mistake would otherwise go unnoticed."""
+    known = {name.upper() for name in FIELDS} | OTHER_VARIABLES
+    for variable in sorted(environment):
+        name = variable.removeprefix(PREFIX)
+        # Kubernetes sets ORT_METAINFER_SERVICE_HOST, ORT_METAINFER_PORT_... where a service bears our name
+        if variable.startswith(PREFIX) and name not in known and not name.startswith(("SERVICE_", "PORT")):
+            choice = ", ".join(name.upper() for name in FIELDS)
+            yield SettingsError(f"{variable} is no setting; known after {PREFIX}: {choice}")
 
 
 def sources(environment: Mapping[str, str] = os.environ, file: Path | None = None) -> dict[str, str]:

@@ -215,3 +215,11 @@ def test_providers_are_named_as_one_likes_and_kept_as_onnxruntime_spells_them(na
 def test_a_provider_that_there_is_not_is_refused_with_those_there_are() -> None:
     with pytest.raises(SettingsError, match=r"'openvno' is no execution provider; use some of CPU, OpenVINO"):
         Settings(providers="openvno")  # type: ignore[arg-type]
+
+
+def test_a_variable_that_is_mistyped_is_told_and_counts_for_nothing(tmp_path: Path) -> None:
+    environment = {"ORT_METAINFER_BUGDET_S": "3", "ORT_METAINFER_ZOO": "/zoo", "ORT_METAINFER_BUDGET_S": "4"}
+    environment |= {"ORT_METAINFER_SERVICE_HOST": "10.0.0.1", "ORT_METAINFER_PORT_80_TCP": "tcp://10.0.0.1:80"}
+    settings, problems = resolve(None, environment, tmp_path / "none.toml")
+    assert settings.budget_s == 4
+    assert [str(problem).split(";")[0] for problem in problems] == ["ORT_METAINFER_BUGDET_S is no setting"]
