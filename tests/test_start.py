@@ -180,17 +180,30 @@ def test_places_are_those_of_platformdirs(base: str | None, monkeypatch: pytest.
     assert places.config_place() == Path(folder) / "config.toml"
 
 
+def fresh_process(code: str) -> str:
+    """What ``code`` prints in a process of its own, where no other test has registered a provider."""
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 @pytest.mark.slow
-def test_a_fresh_process_imports_nothing_that_decides(decided: Path) -> None:
-    code = (
+def test_a_fresh_process_imports_nothing_that_decides(old_model: Path) -> None:
+    decide = (
+        "import ort_metainfer, ort_metainfer.trials.client as client\n"
+        "from tests.test_adapt import BIG_GRAPH, FakeTrialHost, favour\n"
+        f"client.ChildTrialHost = lambda: FakeTrialHost(favour({LEVEL!r}), graph=BIG_GRAPH)\n"
+        f"print(ort_metainfer.InferenceSession({str(old_model)!r}).adaptation.cache)\n"
+    )
+    assert fresh_process(decide) == "miss"
+    start = (
         "import sys, ort_metainfer\n"
-        f"session = ort_metainfer.InferenceSession({str(decided)!r})\n"
+        f"session = ort_metainfer.InferenceSession({str(old_model)!r})\n"
         "assert '_metainfer_start' in session.__dict__\n"
         "loaded = {name.split('.')[0] for name in sys.modules}\n"
         "heavy = {'onnx', 'sqlitedict', 'platformdirs', 'filelock', 'tempfile', 'tomllib', 'hashlib'}\n"
         "ours = {'ort_metainfer.adapt', 'ort_metainfer.problem', 'ort_metainfer.providers', 'ort_metainfer.settings'}\n"
         "print(sorted(loaded & heavy | ours & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    assert fresh_process(start) == "[]"
