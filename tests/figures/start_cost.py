@@ -50,11 +50,11 @@ def main(model: str, pairs: int = 31) -> None:
     for _ in range(2):
         session = ort_metainfer.InferenceSession(model)
     assert session.adaptation is not None and session.adaptation.cache == "hit", session.adaptation
-    print(f"import: +{median(differences(IMPORT, model, pairs)[0]):.1f} ms")
+    print(f"import: {median(differences(IMPORT, model, pairs)[0]):+.1f} ms")
     minus, over = differences(FIRST, model, pairs)
-    print(f"first session of a process: +{median(minus):.2f} ms, ratio {median(over):.3f}, {pairs} pairs")
+    print(f"first session of a process: {median(minus):+.2f} ms, ratio {median(over):.3f}, {pairs} pairs")
     later = [gap for _ in range(pairs) for gap in printed(LATER.replace("MODEL", repr(model)))]
-    print(f"later sessions: +{median(later):.2f} ms")
+    print(f"later sessions: {median(later):+.2f} ms")
 
 
 if __name__ == "__main__":
