@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ort_metainfer.problem import CacheKey, Graph, HardwareState
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["Decision", "Gate", "Manifest", "Proposal", "Refusal", "Timing", "Trial"]
+__all__ = ["Decision", "Gate", "Manifest", "Placement", "Proposal", "Refusal", "Timing", "Trial"]
 
 Origin = Literal["override", "cache", "meta-model", "rules", "search", "default", "pass-through", "off"]
 
@@ -66,6 +66,46 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """Which nodes of a session run where, as onnxruntime tells after creating it.
+
+    Attributes:
+        provider: the provider that was asked for.
+        nodes: provider -> nodes it took.
+        left: operator -> nodes that the asked-for provider left to another one.
+        partitions: connected pieces that the asked-for provider runs; each boundary may cost a copy.
+        reasons: why it left what it left, as far as that can be told, a sentence each.
+    """
+
+    provider: str
+    nodes: Mapping[str, int]
+    left: Mapping[str, int] = field(default_factory=dict)
+    partitions: int = 0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Nodes of the session, after onnxruntime's own rewriting."""
+        return sum(self.nodes.values())
+
+    @property
+    def taken(self) -> int:
+        """Nodes that the asked-for provider runs."""
+        return self.nodes.get(self.provider, 0)
+
+    def describe(self) -> str:
+        """``31 of 49 nodes on QNN in 2 parts; 18 on CPU because ...``."""
+        name = self.provider.removesuffix("ExecutionProvider")
+        parts = f" in {self.partitions} parts" if self.partitions > 1 else ""
+        words = [f"{self.taken} of {self.total} nodes on {name}{parts}"]
+        for other, count in sorted(self.nodes.items()):
+            if other != self.provider and count:
+                because = f" because {'; '.join(self.reasons)}" if self.reasons else ""
+                words.append(f"{count} on {other.removesuffix('ExecutionProvider')}{because}")
+        return "; ".join(words)
+
+
+@dataclass(frozen=True)
 class Trial:
     """One strategy tried on the device.
 
@@ -81,6 +121,8 @@ class Trial:
         nodes: provider -> nodes it took; empty where onnxruntime does not say.
         before: what else the machine was doing before.
         after: and after.
+        placement: which nodes run where, where the strategy names a provider and onnxruntime says.
+        simulated: whether the figures come from an analytic model of a device that is not here.
     """
 
     strategy: Strategy
@@ -98,6 +140,8 @@ class Trial:
     nodes: Mapping[str, int] = field(default_factory=dict)
     before: HardwareState | None = None
     after: HardwareState | None = None
+    placement: Placement | None = None
+    simulated: bool = False
 
     @property
     def passed(self) -> bool:

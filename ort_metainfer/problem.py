@@ -156,6 +156,9 @@ class Device:
         cores: cores this process may use, affinity and cgroup quota counted: may be a fraction; None where unknown.
         driver: driver or runtime version.
         lasting_limit: whether ``cores`` is below the machine's by quota or affinity.
+        memory_mb: memory of the device itself (MB of 2**20 bytes); None where it shares the machine's or does not say.
+        emulated: whether it is a simulator or a software rasteriser of such hardware, whose timing says nothing.
+        simulated: whether there is no such device here at all, only its description (see ``providers.simulated``).
     """
 
     provider: str
@@ -167,11 +170,15 @@ class Device:
     cores: float | None = None
     driver: str | None = None
     lasting_limit: bool = False
+    memory_mb: float | None = None
+    emulated: bool = False
+    simulated: bool = False
 
     def __str__(self) -> str:
         from ort_metainfer.hardware.devices import device_text
 
-        return device_text(self.kind, self.name, self.features, self.cores)
+        text = device_text(self.kind, self.name, self.features, self.cores)
+        return f"simulated:{text}" if self.simulated else text
 
 
 @dataclass(frozen=True)

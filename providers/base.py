@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from ort_metainfer.errors import ProviderError, StrategyError
 from ort_metainfer.problem import Device
+from ort_metainfer.providers.capabilities import Capabilities
 from ort_metainfer.strategy import Strategy
 
 __all__ = ["Availability", "Option", "Provider"]
@@ -20,19 +21,28 @@ class Availability:
 
     ``how`` is ``built-in`` (compiled into this onnxruntime), ``plug-in`` (a package with a library to register) or
     None. ``reason`` is one sentence for ``doctor``: what it found, or what is missing and what to install.
+    ``emulated`` where all it offers here is a simulator or a software rasteriser: its results count, its timing says
+    nothing. Such a provider is used only where the user names it.
     """
 
     usable: bool
     how: Literal["built-in", "plug-in"] | None
     reason: str
     version: str | None = None
+    emulated: bool = False
 
 
 @dataclass(frozen=True)
 class Option:
-    """One provider option that a strategy may set; no ``values`` means any text.
+    """One provider option that a strategy may set.
 
-    ``lossy_values`` are those that do not keep float32 results; ``source`` is the document or measurement it rests on.
+    Attributes:
+        values: what it may be; empty: any text, or any number in ``numbers``.
+        lossy_values: those that do not keep float32 results.
+        source: the document or measurement it rests on.
+        numbers: lowest and highest integer it may be; None where it is no number.
+        since: first version of the provider (see :meth:`Provider.option_version`) that has it; empty: not stated.
+        until: first version that has it no more; empty: still there.
     """
 
     name: str
@@ -41,6 +51,36 @@ class Option:
     meaning: str
     lossy_values: tuple[str, ...] = ()
     source: str = ""
+    numbers: tuple[int, int] | None = None
+    since: str = ""
+    until: str = ""
+
+    def objection(self, value: str, version: str | None) -> str | None:
+        """What is wrong with ``value`` for this option in ``version`` of the provider; None where nothing is known."""
+        if self.values and value not in self.values:
+            return f"must be one of {', '.join(self.values)}, got {value!r}"
+        if self.numbers is not None and not _is_between(value, *self.numbers):
+            return f"must be a whole number from {self.numbers[0]} to {self.numbers[1]}, got {value!r}"
+        if version is None or not (self.since or self.until):
+            return None
+        from packaging.version import InvalidVersion, Version
+
+        try:
+            installed = Version(version)
+        except InvalidVersion:
+            return None
+        if self.since and installed < Version(self.since):
+            return f"needs version {self.since} or later, installed is {version}"
+        if self.until and installed >= Version(self.until):
+            return f"is gone since version {self.until}, installed is {version}"
+        return None
+
+
+def _is_between(value: str, lowest: int, highest: int) -> bool:
+    try:
+        return lowest <= int(value) <= highest
+    except ValueError:
+        return False
 
 
 class Provider(ABC):
@@ -53,6 +93,7 @@ class Provider(ABC):
         default_is_lossy: whether, with no option set, it may compute float32 models in less (OpenVINO does on AMX).
         run_on_hardware: whether its tests run on real hardware of that class; otherwise docs say "not run on hardware".
         opt_in: whether it is used only where the user names it (a provider that is not yet released, say).
+        capabilities: what it demands of a graph, prefers, keeps compiled, and how it fails.
     """
 
     name: ClassVar[str]
@@ -61,6 +102,7 @@ class Provider(ABC):
     default_is_lossy: ClassVar[bool] = False
     run_on_hardware: ClassVar[bool] = False
     opt_in: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities()
 
     @abstractmethod
     def availability(self) -> Availability:
@@ -108,11 +150,18 @@ class Provider(ABC):
             if option is None:
                 known = ", ".join(self.options) or "none"
                 raise StrategyError(f"{self.name} has no option {name!r}; known: {known}")
-            if option.values and value not in option.values:
-                raise StrategyError(
-                    f"{self.name} option {name} must be one of {', '.join(option.values)}, got {value!r}"
-                )
+            objection = option.objection(value, self.option_version())
+            if objection is not None:
+                raise StrategyError(f"{self.name} option {name} {objection}")
         return strategy.provider_options
+
+    def option_version(self) -> str | None:
+        """The version that the options' ``since`` and ``until`` are about; None where the provider is not installed."""
+        return self.availability().version
+
+    def driver_version(self) -> str | None:
+        """Version of the device's driver, read from the system's files; None where there is none or it does not say."""
+        return None
 
     def chosen_device(self, strategy: Strategy, offered: Sequence[str] = ()) -> str | None:
         """The strategy's device, or the first of ``offered`` (the provider's own names) where it names none.

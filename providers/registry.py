@@ -90,8 +90,9 @@ def usable_providers(names: Collection[str] | None = None) -> tuple[Provider, ..
     """Adapters that can be used here, cheaply found; the CPU's is always first: onnxruntime falls back on it.
 
     Args:
-        names: those allowed. None allows ours that are not opt-in. A third party's is used only where it is named. A
-            name without an adapter is passed over: a caller may list any provider that onnxruntime has.
+        names: those allowed. None allows ours that are neither opt-in nor emulated here. A third party's is used only
+            where it is named. A name without an adapter is passed over: a caller may list any provider that onnxruntime
+            has.
     """
     if names is None:
         allowed = [provider for provider in OURS if not provider.opt_in]
@@ -100,7 +101,12 @@ def usable_providers(names: Collection[str] | None = None) -> tuple[Provider, ..
         ranks = {id(provider): rank for rank, provider in enumerate(OURS)}
         allowed = sorted(found.values(), key=lambda p: (ranks.get(id(p), len(ranks)), p.name))
     others = [provider for provider in allowed if provider is not OURS[0]]
-    return (OURS[0], *(provider for provider in others if provider.availability().usable))
+    return (OURS[0], *(provider for provider in others if _is_wanted(provider.availability(), named=names is not None)))
+
+
+def _is_wanted(found: Availability, named: bool) -> bool:
+    """Usable, and no emulation that nobody asked for by name."""
+    return found.usable and (named or not found.emulated)
 
 
 def without_adapter() -> tuple[str, ...]:

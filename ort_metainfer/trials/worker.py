@@ -6,6 +6,7 @@ input, and on Linux by a signal from the kernel.
 
 from __future__ import annotations
 
+import importlib
 import os
 import queue
 import signal
@@ -113,13 +114,33 @@ def _bench(request: dict[str, Any], channel: Channel, until: float) -> Any:
     return Bench(setup, load_feeds(setup.feeds), channel, until, seed=request["seed"])
 
 
-TASKS: Mapping[str, Callable[[dict[str, Any], Channel, float], dict[str, Any]]] = {
+Task = Callable[[dict[str, Any], Channel, float], dict[str, Any]]
+
+TASKS: Mapping[str, Task] = {
     "describe": describe,
     "devices": devices,
     "prepare": prepare,
     "race": race,
     "duel": duel,
 }
+
+ERRANDS: Mapping[str, str] = {
+    "probe": "ort_metainfer.hardware.probing",
+    "fingerprint": "ort_metainfer.hardware.fingerprinting",
+    "operators": "ort_metainfer.hardware.operators",
+    "compile": "ort_metainfer.compiling",
+}
+"""Errand -> module whose ``serve(request, channel, until)`` carries it out, as the tasks above do theirs; it says what
+it is about to do (``checking``, ``opening`` with a session's name), gives partial results as events of its own, and
+ends by ``until``, a time.monotonic() value."""
+
+
+def task_named(name: str) -> Task:
+    """The function that carries out ``name``; modules of errands are imported only here."""
+    if name in TASKS:
+        return TASKS[name]
+    serve: Task = importlib.import_module(ERRANDS[name]).serve
+    return serve
 
 
 def answer(request: dict[str, Any], channel: Channel) -> None:
@@ -128,7 +149,7 @@ def answer(request: dict[str, Any], channel: Channel) -> None:
 
     until = time.monotonic() + float(request["seconds"]) - MARGIN_S
     try:
-        channel.say("done", **TASKS[request["do"]](request, channel, until))
+        channel.say("done", **task_named(request["do"])(request, channel, until))
     except (MetainferError, Refused) as error:
         channel.say("failed", error=type(error).__name__, message=str(error))
     except Exception as error:  # noqa: BLE001 (the boundary of the process: the parent gets every error)
