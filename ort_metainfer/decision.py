@@ -84,6 +84,11 @@ class Placement:
     reasons: tuple[str, ...] = ()
 
     @property
+    def short_name(self) -> str:
+        """The provider's name as people say it."""
+        return self.provider.removesuffix("ExecutionProvider")
+
+    @property
     def total(self) -> int:
         """Nodes of the session, after onnxruntime's own rewriting."""
         return sum(self.nodes.values())
@@ -95,9 +100,8 @@ class Placement:
 
     def describe(self) -> str:
         """``31 of 49 nodes on QNN in 2 parts; 18 on CPU because ...``."""
-        name = self.provider.removesuffix("ExecutionProvider")
         parts = f" in {self.partitions} parts" if self.partitions > 1 else ""
-        words = [f"{self.taken} of {self.total} nodes on {name}{parts}"]
+        words = [f"{self.taken} of {self.total} nodes on {self.short_name}{parts}"]
         for other, count in sorted(self.nodes.items()):
             if other != self.provider and count:
                 because = f" because {'; '.join(self.reasons)}" if self.reasons else ""
@@ -118,7 +122,6 @@ class Trial:
         peak_memory_mb: growth of the process's resident memory while the session was made and run.
         error: worst relative L2 over outputs and inputs; ``errors`` gives it per output.
         noise_floor: the same for plain onnxruntime with its graph optimiser off; None where not measured.
-        nodes: provider -> nodes it took; empty where onnxruntime does not say.
         before: what else the machine was doing before.
         after: and after.
         placement: which nodes run where, where the strategy names a provider and onnxruntime says.
@@ -137,11 +140,15 @@ class Trial:
     error: float | None = None
     errors: Mapping[str, float] = field(default_factory=dict)
     noise_floor: float | None = None
-    nodes: Mapping[str, int] = field(default_factory=dict)
     before: HardwareState | None = None
     after: HardwareState | None = None
     placement: Placement | None = None
     simulated: bool = False
+
+    @property
+    def nodes(self) -> Mapping[str, int]:
+        """Provider -> nodes it took; empty where onnxruntime does not say."""
+        return {} if self.placement is None else self.placement.nodes
 
     @property
     def passed(self) -> bool:

@@ -9,16 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ort_metainfer.decision import Gate
+from ort_metainfer.decision import Gate, Placement
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import accuracy, faults, gates, memory
+from ort_metainfer.trials.placement import RECORD_ASSIGNMENT, placement_of
 from ort_metainfer.trials.task import Setup, Thresholds
 from ort_metainfer.trials.timing import Turn, interleave
 from ort_metainfer.trials.turn import Clock, SystemClock, TurnPlan, take_turn
 
 __all__ = ["Bench", "Opened", "Refused", "Speaker", "complaint", "judge_outputs"]
-
-RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 CPU = "CPUExecutionProvider"
 
@@ -47,13 +46,15 @@ def complaint(error: Exception) -> str:
 class Opened:
     """A session with what it cost: milliseconds to create, and growth of resident memory in MB.
 
-    ``first`` holds the outputs of its first run, on the first feed, until they are used.
+    ``first`` holds the outputs of its first run, on the first feed, until they are used; ``placement`` says which nodes
+    run where, for a strategy that names a provider.
     """
 
     session: Any
     creation_ms: float
     memory_mb: float | None = None
     first: Sequence[Any] | None = None
+    placement: Placement | None = None
 
     def run(self, feed: Feed) -> Sequence[Any]:
         """All outputs of one run.
@@ -66,19 +67,6 @@ class Opened:
         except Exception as error:
             raise Refused(complaint(error)) from error
         return outputs
-
-    @property
-    def nodes(self) -> dict[str, int]:
-        """Provider -> nodes it took; empty where onnxruntime was not asked to record it or cannot."""
-        ask = getattr(self.session, "get_provider_graph_assignment_info", None)
-        taken: dict[str, int] = {}
-        try:
-            subgraphs = ask() if ask else ()
-        except Exception:  # noqa: BLE001 (as above; it was not recorded)
-            return {}
-        for subgraph in subgraphs:
-            taken[subgraph.ep_name] = taken.get(subgraph.ep_name, 0) + len(subgraph.get_nodes())
-        return taken
 
 
 class Bench:
@@ -143,6 +131,8 @@ class Bench:
         except Exception as error:
             raise Refused(complaint(error)) from error
         opened = Opened(session, (time.perf_counter() - started) * 1000)
+        if strategy.provider:
+            opened.placement = placement_of(session, strategy.provider)
         if keep:
             self.sessions[name] = opened
         return opened
@@ -225,5 +215,7 @@ def judge_outputs(
         return [gates.compiles(None, 0, f"created, but does not run: {error}")], None
     names = [output.name for output in opened.session.get_outputs()]
     comparison = accuracy.compare_outputs(names, reference, outputs)
-    compiled = gates.compiles(opened.creation_ms, len(bench.feeds))
+    compiled = gates.compiles(opened.creation_ms, len(bench.feeds), placement=opened.placement)
+    if not compiled.passed:
+        return [compiled], comparison
     return [compiled, gates.accurate(comparison, thresholds, noise_floor)], comparison

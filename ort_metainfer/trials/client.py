@@ -17,6 +17,7 @@ from ort_metainfer.trials import duel as duelling
 from ort_metainfer.trials.channel import setup_plain, thresholds_plain
 from ort_metainfer.trials.child import Child
 from ort_metainfer.trials.ledger import Ledger, states_of, turns_of
+from ort_metainfer.trials.placement import with_reasons
 from ort_metainfer.trials.task import Feeds, Setup, Thresholds
 from ort_metainfer.trials.timing import Turn
 
@@ -210,7 +211,7 @@ class ChildTrialHost:
             if culprit is None:
                 break
             with_noise = with_noise and culprit != "noise"
-        return ledger.trials()
+        return [with_reasons(trial, setup) for trial in ledger.trials()]
 
     def _race_once(
         self,

@@ -169,7 +169,7 @@ class Race:
             gates=verdicts,
             creation_ms=opened.creation_ms,
             peak_memory_mb=opened.memory_mb,
-            nodes=opened.nodes,
+            placement=None if opened.placement is None else asdict(opened.placement),
             error=comparison.error if comparison else None,
             errors=dict(comparison.errors) if comparison else {},
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from ort_metainfer.decision import Gate, Proposal, Timing, Trial
+from ort_metainfer.decision import Gate, Placement, Proposal, Timing, Trial
 from ort_metainfer.errors import MetainferError
 from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.problem import Device, Graph, HardwareState, TensorSpec
@@ -79,7 +79,7 @@ class Scripted:
         failure: why the child died over it.
         duel_failure: why the duel's child died.
         cost_s: what a trial takes of the clock.
-        nodes: provider -> nodes it took.
+        placement: which nodes run where.
         before: state of the machine before.
         after: and after.
     """
@@ -93,7 +93,7 @@ class Scripted:
     duel_failure: str | None = None
     creation_ms: float = 10.0
     cost_s: float = 0.0
-    nodes: Mapping[str, int] = field(default_factory=dict)
+    placement: Placement | None = None
     before: HardwareState | None = None
     after: HardwareState | None = None
 
@@ -199,7 +199,7 @@ class FakeTrialHost:
             baseline_creation_ms=10.0,
             error=outcome.error,
             errors={"y": outcome.error},
-            nodes=outcome.nodes,
+            placement=outcome.placement,
             after=outcome.after,
         )
         return replace(known, timing=self._timing(outcome.speedup, outcome)) if trial.gates[-1].passed else known

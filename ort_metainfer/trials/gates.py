@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ort_metainfer.decision import Gate, Timing
+from ort_metainfer.decision import Gate, Placement, Timing
 from ort_metainfer.trials.accuracy import Comparison
 from ort_metainfer.trials.task import Thresholds
 from ort_metainfer.trials.timing import MIN_ROUNDS, Interval, is_clear, is_trustworthy
@@ -18,13 +18,25 @@ RANDOM_ERROR = 1e-3
 """Two runs of the same session on the same input that differ by more than this are random, not rounded differently."""
 
 
-def compiles(creation_ms: float | None, feeds: int, error: str | None = None) -> Gate:
-    """The session was created and gave every output for every input."""
+def compiles(
+    creation_ms: float | None, feeds: int, error: str | None = None, placement: Placement | None = None
+) -> Gate:
+    """The session was created, gave every output for every input, and the provider asked for runs something of it."""
     if error is not None:
         return Gate("compiles", False, error)
     figures = {} if creation_ms is None else {"creation_ms": creation_ms}
-    took = "created" if creation_ms is None else f"created in {creation_ms:.0f} ms"
-    return Gate("compiles", True, f"{took}, runs on {feeds} {'input' if feeds == 1 else 'inputs'}", figures)
+    words = [
+        "created" if creation_ms is None else f"created in {creation_ms:.0f} ms",
+        f"runs on {feeds} {'input' if feeds == 1 else 'inputs'}",
+    ]
+    if placement is None or not placement.total:
+        return Gate("compiles", True, ", ".join(words), figures)
+    figures |= {"nodes": float(placement.total), "taken": float(placement.taken)}
+    if placement.taken == placement.total:
+        words.append(f"all {placement.total} nodes on {placement.short_name}")
+    else:
+        words.append(placement.describe())
+    return Gate("compiles", placement.taken > 0, ", ".join(words), figures)
 
 
 def accurate(

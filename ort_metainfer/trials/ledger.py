@@ -9,6 +9,7 @@ from typing import Any
 from ort_metainfer.decision import Gate, Proposal, Timing, Trial
 from ort_metainfer.problem import HardwareState
 from ort_metainfer.trials.duel import BASELINE
+from ort_metainfer.trials.placement import placement_from_dict
 from ort_metainfer.trials.task import Thresholds
 from ort_metainfer.trials.timing import Turn, compare
 
@@ -16,7 +17,7 @@ __all__ = ["Ledger", "states_of", "turns_of"]
 
 NO_TIME = "no time left for it; a larger budget_s, or prewarming with one, allows more"
 
-TRIAL_FIELDS = ("creation_ms", "baseline_creation_ms", "peak_memory_mb", "error", "errors", "noise_floor", "nodes")
+TRIAL_FIELDS = ("creation_ms", "baseline_creation_ms", "peak_memory_mb", "error", "errors", "noise_floor")
 
 
 def turns_of(message: dict[str, Any]) -> dict[str, Turn]:
@@ -70,6 +71,8 @@ class Ledger:
             plain = message["trial"]
             known = {name: plain[name] for name in TRIAL_FIELDS if plain.get(name) is not None}
             gates = tuple(Gate(**gate) for gate in plain["gates"])
+            if plain.get("placement"):
+                known["placement"] = placement_from_dict(plain["placement"])
             self._trials[index] = replace(self._trials[index], gates=gates, **known)
         elif event == "untried":
             self._fail(message["candidate"], message["reason"])
