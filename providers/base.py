@@ -92,6 +92,8 @@ class Provider(ABC):
         options: what a strategy may set.
         default_is_lossy: whether, with no option set, it may compute float32 models in less (OpenVINO does on AMX).
         run_on_hardware: whether its tests run on real hardware of that class; otherwise docs say "not run on hardware".
+        proven: what its tests ran it on where that is no real hardware of that class (``the x86-64 simulator only``);
+            empty: nothing, unless ``run_on_hardware``.
         opt_in: whether it is used only where the user names it (a provider that is not yet released, say).
         capabilities: what it demands of a graph, prefers, keeps compiled, and how it fails.
     """
@@ -101,6 +103,7 @@ class Provider(ABC):
     options: ClassVar[Mapping[str, Option]] = {}
     default_is_lossy: ClassVar[bool] = False
     run_on_hardware: ClassVar[bool] = False
+    proven: ClassVar[str] = ""
     opt_in: ClassVar[bool] = False
     capabilities: ClassVar[Capabilities] = Capabilities()
 

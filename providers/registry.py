@@ -12,6 +12,7 @@ from ort_metainfer.providers.base import Availability, Provider
 from ort_metainfer.providers.cpu import CpuProvider
 from ort_metainfer.providers.nxrt import NxrtProvider
 from ort_metainfer.providers.openvino import OpenVinoProvider
+from ort_metainfer.providers.qnn import QnnProvider
 from ort_metainfer.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 ENTRY_POINT_GROUP = "ort_metainfer.providers"
-OURS: tuple[Provider, ...] = (CpuProvider(), OpenVinoProvider(), NxrtProvider())
+OURS: tuple[Provider, ...] = (CpuProvider(), OpenVinoProvider(), NxrtProvider(), QnnProvider())
 SUFFIX = "ExecutionProvider"
 
 

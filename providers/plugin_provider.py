@@ -1,0 +1,122 @@
+"""Base of the adapters for providers that come as a plug-in package: each of them only states its facts.
+
+A plug-in is always attached by its devices. By name, in ``providers=``, onnxruntime 1.32 drops some of them without a
+word (OpenVINO's and QNN's: seen), and the session runs on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from ort_metainfer.errors import ProviderError
+from ort_metainfer.hardware.devices import cpu_device
+from ort_metainfer.problem import Device
+from ort_metainfer.providers.base import Availability, Provider
+from ort_metainfer.providers.plugin import PlugIn
+from ort_metainfer.strategy import Strategy
+
+__all__ = ["PlugInProvider"]
+
+ONE_DEVICE = ""
+"""Name of a provider's device where it has but one, which then needs no name."""
+
+
+class PlugInProvider(Provider):
+    """A provider in a package of its own.
+
+    A subclass states ``plug_in``, and overrides what differs: :meth:`_found_here` (is there hardware for it?),
+    :meth:`_named` (what its devices are called), :meth:`_device` (what each of them is), :meth:`_given` (options that
+    go along).
+
+    Attributes:
+        plug_in: the package.
+        install: the command that brings it.
+        oldest_onnxruntime: first version of onnxruntime that takes plug-ins, or that this one wants.
+    """
+
+    plug_in: ClassVar[PlugIn]
+    install: ClassVar[str] = ""
+    oldest_onnxruntime: ClassVar[str] = "1.23"
+
+    def availability(self) -> Availability:
+        """Usable where the package is installed, onnxruntime takes plug-ins, and there is hardware for it."""
+        import onnxruntime
+
+        version = self.plug_in.version
+        if version is None:
+            return Availability(False, None, self._not_installed())
+        package = f"{self.plug_in.distribution} {version}"
+        if not hasattr(onnxruntime, "register_execution_provider_library"):
+            reason = f"{package} needs onnxruntime {self.oldest_onnxruntime} or later, this is"
+            return Availability(False, "plug-in", f"{reason} {onnxruntime.__version__}; upgrade it", version)
+        return self._found_here(package, version)
+
+    def devices(self) -> tuple[Device, ...]:
+        """What it offers, best first; real devices only, none that exists as a target to compile for alone."""
+        return tuple(self._device(name, offered[0]) for name, offered in self._offered().items())
+
+    def versions(self) -> dict[str, str]:
+        """The package's."""
+        return {} if self.plug_in.version is None else {self.plug_in.distribution: self.plug_in.version}
+
+    def attach(self, options: Any, strategy: Strategy) -> None:
+        """Add the strategy's device to ``options``, its library registered if need be."""
+        properties = self.check(strategy)
+        offered = self._offered()
+        name = self._chosen(strategy, offered)
+        options.add_provider_for_devices(offered[name], self._given(name, properties))
+
+    # ---- what an adapter may say otherwise ---------------------------------------------------------------------------
+
+    def _not_installed(self) -> str:
+        install = self.install or f"pip install {self.plug_in.distribution}"
+        return f"not installed; run: {install}"
+
+    def _found_here(self, package: str, version: str) -> Availability:
+        """What there is for an installed package to run on; cheap, and nothing is registered for it."""
+        named = f"; used only where named: providers={self.name}" if self.opt_in else ""
+        return Availability(True, "plug-in", f"{package} is installed{named}", version)
+
+    def _named(self, offered: Sequence[Any]) -> Mapping[str, list[Any]]:
+        """The provider's own name of each device -> its OrtEpDevices, best first."""
+        return {ONE_DEVICE: list(offered[:1])}
+
+    def _device(self, name: str, offered: Any) -> Device:
+        """One device, described; ``offered`` is the first of its OrtEpDevices."""
+        cpu = replace(cpu_device(), provider=self.name, driver=told(offered).get("version"))
+        return replace(cpu, provider_device=name or None)
+
+    def _given(self, name: str, properties: Mapping[str, str]) -> dict[str, str]:
+        """Options that onnxruntime is given for device ``name``, where the strategy sets ``properties``."""
+        return dict(properties)
+
+    def _no_device(self) -> str:
+        return f"{self.plug_in.distribution} {self.plug_in.version} offers no device on {cpu_device().name}"
+
+    # ---- common to all of them ---------------------------------------------------------------------------------------
+
+    def _chosen(self, strategy: Strategy, offered: Mapping[str, list[Any]]) -> str:
+        names = [name for name in offered if name]
+        return self.chosen_device(strategy, names) or next(iter(offered))
+
+    def _offered(self) -> dict[str, list[Any]]:
+        """Device name -> OrtEpDevices, the library registered first if need be.
+
+        Raises:
+            ProviderError: it is not usable, its library does not load, or it offers no device.
+        """
+        found = self.availability()
+        if not found.usable:
+            raise ProviderError(found.reason)
+        real = [device for device in self.plug_in.devices() if told(device).get("is_virtual") != "1"]
+        named = {name: devices for name, devices in self._named(real).items() if devices}
+        if not named:
+            raise ProviderError(self._no_device())
+        return named
+
+
+def told(offered: Any) -> dict[str, str]:
+    """What the provider says of an OrtEpDevice."""
+    return dict(offered.ep_metadata)
