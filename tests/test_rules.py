@@ -443,3 +443,32 @@ def test_parallel_execution_is_thought_of_only_where_branches_carry_weights(
     operators: dict[str, int], wide: bool
 ) -> None:
     assert (LIBRARY.refuse(problem(operators), PARALLEL) is None) == wide
+
+
+@pytest.fixture
+def npu_of_fixed_shapes(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The OpenVINO adapter, made to state that it takes fixed shapes only."""
+    from ort_metainfer.providers import get_provider
+    from ort_metainfer.providers.capabilities import Capabilities, Constraints
+
+    stated = Capabilities(constraints=Constraints(static_shapes=True, source="made up"))
+    monkeypatch.setattr(type(get_provider(OPENVINO)), "capabilities", stated)
+    return OPENVINO
+
+
+def test_a_provider_that_would_take_nothing_is_refused_with_its_adapters_reason(npu_of_fixed_shapes: str) -> None:
+    npu = device(npu_of_fixed_shapes, "npu", provider_device="NPU")
+    dynamic = problem(inputs=DYNAMIC_IMAGE, others=(npu,), allowed=(CPU, npu_of_fixed_shapes))
+    strategy = Strategy(provider=npu_of_fixed_shapes, provider_options={"INFERENCE_PRECISION_HINT": "f32"})
+    refusal = RuleLibrary(is_lossy=is_lossy).refuse(dynamic, strategy)
+    assert refusal is not None and "fixed shapes" in refusal.reason and refusal.source == "made up"
+
+
+def test_an_accelerator_that_needs_fixed_shapes_is_proposed_with_those_given(npu_of_fixed_shapes: str) -> None:
+    npu = device(npu_of_fixed_shapes, "npu", provider_device="NPU")
+    given = problem(
+        inputs=DYNAMIC_IMAGE, shapes={"x": (1, 3, 224, 224)}, others=(npu,), allowed=(CPU, npu_of_fixed_shapes)
+    )
+    answers = list(RuleLibrary(is_lossy=is_lossy).propose(given, ()))
+    proposed = [a.strategy for a in answers if isinstance(a, Proposal) and "rule accelerator" in a.reason]
+    assert proposed and proposed[0].static_shapes == {"N": 1, "H": 224, "W": 224}

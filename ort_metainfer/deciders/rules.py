@@ -12,6 +12,7 @@ from ort_metainfer.deciders.rules_graph import GRAPH_RULES
 from ort_metainfer.deciders.rules_policy import IsLossy, policy_rules
 from ort_metainfer.deciders.rules_providers import PROVIDER_RULES
 from ort_metainfer.deciders.rules_scheduling import SCHEDULING_RULES
+from ort_metainfer.deciders.traits import capabilities_of, provider_objections
 from ort_metainfer.decision import Proposal, Refusal, Trial
 from ort_metainfer.errors import ProviderError, SettingsError, StrategyError
 from ort_metainfer.problem import Problem
@@ -64,13 +65,20 @@ class RuleLibrary:
     def refuse(self, problem: Problem, strategy: Strategy) -> Refusal | None:
         """The first veto against ``strategy``, whoever proposed it, or None.
 
-        A strategy that its provider's adapter does not take is refused with the adapter's words.
+        A strategy that its provider's adapter does not take is refused with the adapter's words, and so is one for a
+        graph of which the provider, by what its adapter states, would take nothing.
         """
         try:
             rule = next((rule for rule in self.rules if rule.vetoes(problem, strategy)), None)
         except (ProviderError, StrategyError) as error:
             return Refusal(strategy.describe(), f"{self.name}/adapter", str(error), "the provider's adapter")
-        return None if rule is None else self._refusal(rule, problem, strategy.describe())
+        if rule is not None:
+            return self._refusal(rule, problem, strategy.describe())
+        objections = provider_objections(problem, strategy)
+        if not objections:
+            return None
+        source = capabilities_of(str(strategy.provider)).constraints.source
+        return Refusal(strategy.describe(), f"{self.name}/adapter", "; ".join(objections), source)
 
     def propose(self, problem: Problem, history: Sequence[Trial]) -> Iterable[Proposal | Refusal]:
         """What is ruled out for this problem as a whole, then proposals by priority, each strategy once.

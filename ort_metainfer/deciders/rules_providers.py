@@ -17,6 +17,7 @@ from ort_metainfer.deciders.traits import (
     is_tiny,
     named_device,
     other_devices,
+    shapes_it_needs,
     static_sizes,
     whole_cores,
 )
@@ -118,7 +119,12 @@ def _on_accelerators(problem: Problem) -> Iterator[Strategy]:
         place = (device.provider, named_device(problem, device))
         if place not in seen:
             seen.add(place)
-            yield Strategy(provider=place[0], device=place[1], provider_options=exact_options(place[0]))
+            yield Strategy(
+                provider=place[0],
+                device=place[1],
+                provider_options=exact_options(place[0]),
+                static_shapes=shapes_it_needs(problem, place[0]),
+            )
 
 
 def _names_accelerator(problem: Problem, strategy: Strategy) -> bool:

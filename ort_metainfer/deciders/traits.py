@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import TYPE_CHECKING
 
 from ort_metainfer.problem import Device, Problem
 from ort_metainfer.strategy import Strategy
+
+if TYPE_CHECKING:
+    from ort_metainfer.providers.capabilities import Capabilities
 
 __all__ = [
     "CPU",
@@ -19,6 +23,7 @@ __all__ = [
     "OPENVINO",
     "TINY_MACS",
     "batch_size",
+    "capabilities_of",
     "computes_bf16",
     "exact_options",
     "has_convolutions",
@@ -30,7 +35,9 @@ __all__ = [
     "is_wide",
     "named_device",
     "other_devices",
+    "provider_objections",
     "runs_on_cpu",
+    "shapes_it_needs",
     "static_sizes",
     "whole_cores",
 ]
@@ -74,6 +81,31 @@ control, and bf16 by itself seen on AMX; CUDA: TF32 in onnxruntime's documentati
 def exact_options(provider: str) -> Mapping[str, str]:
     """The options that make ``provider`` keep float32 results; empty where it needs none or has none."""
     return EXACT_OPTIONS.get(provider, {})
+
+
+def capabilities_of(provider: str) -> Capabilities:
+    """What the adapter of ``provider`` states; nothing where there is none."""
+    from ort_metainfer.errors import ProviderError
+    from ort_metainfer.providers import get_provider
+    from ort_metainfer.providers.capabilities import Capabilities
+
+    try:
+        return get_provider(provider).capabilities
+    except ProviderError:
+        return Capabilities()
+
+
+def provider_objections(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
+    """Why the strategy's provider would take nothing of the graph, by what its adapter states."""
+    if strategy.provider is None:
+        return ()
+    fixed = problem.shapes if strategy.static_shapes else {}
+    return capabilities_of(strategy.provider).constraints.objections(problem.graph, fixed)
+
+
+def shapes_it_needs(problem: Problem, provider: str) -> dict[str, int]:
+    """The dimensions to fix for a provider that takes nothing with open ones; empty for any other."""
+    return static_sizes(problem) if capabilities_of(provider).constraints.static_shapes else {}
 
 
 def whole_cores(problem: Problem) -> int:
