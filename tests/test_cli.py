@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ import numpy as np
 import pytest
 
 from ort_metainfer.__main__ import main
-from ort_metainfer.decision import Decision, Gate, Refusal, Timing, Trial
-from ort_metainfer.problem import CacheKey
+from ort_metainfer.cli.report import decision_lines
+from ort_metainfer.decision import Decision, Gate, Placement, Refusal, Timing, Trial
+from ort_metainfer.errors import ProviderError, TrialCrashed
+from ort_metainfer.problem import CacheKey, Device
+from ort_metainfer.providers import Availability, Provider
 from ort_metainfer.strategy import Strategy
 
 ROOT = Path(__file__).parent.parent
@@ -306,6 +310,61 @@ def test_doctor_finds_nothing_to_mend_where_there_is_nothing(command: Command) -
 
 
 @pytest.mark.slow
+class Loose(Provider):
+    """A plug-in that is installed, and usable as far as can be told without loading it."""
+
+    name, kinds, proven = "LooseExecutionProvider", ("npu",), "a simulator"
+
+    def availability(self) -> Availability:
+        return Availability(True, "plug-in", "loose 1.0 is installed", "1.0")
+
+    def devices(self) -> tuple[Device, ...]:
+        raise ProviderError("loose 1.0: its library does not load")
+
+    def versions(self) -> dict[str, str]:
+        return {"loose": "1.0"}
+
+    def attach(self, options: Any, strategy: Strategy) -> None:
+        raise ProviderError("loose 1.0: its library does not load")
+
+
+def test_doctor_loads_a_plug_in_in_a_process_of_its_own_and_tells_one_that_does_not_load(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def errand(do: str, request: dict[str, Any], deadline: float) -> dict[str, Any]:
+        asked.append((do, request["providers"]))
+        return {"devices": [], "refused": [[Loose.name, "loose 1.0: its library does not load"]]}
+
+    monkeypatch.setattr("ort_metainfer.providers.all_providers", lambda: (Loose(),))
+    monkeypatch.setattr("ort_metainfer.trials.errand.run_errand", errand)
+    status, out, _ = command("doctor")
+    line = next(line for line in out.splitlines() if "Loose" in line)
+    assert asked == [("devices", [Loose.name])]
+    assert line.startswith("MEND") and "does not load" in line and "not run on hardware; run on a simulator" in line
+    assert status == 1
+
+
+def test_doctor_outlives_a_plug_in_that_takes_its_process_down(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def errand(do: str, request: dict[str, Any], deadline: float) -> dict[str, Any]:
+        raise TrialCrashed("asking a provider for its devices: its process died (SIGABRT)")
+
+    monkeypatch.setattr("ort_metainfer.providers.all_providers", lambda: (Loose(),))
+    monkeypatch.setattr("ort_metainfer.trials.errand.run_errand", errand)
+    status, out, _ = command("doctor")
+    assert status == 1 and any("SIGABRT" in line for line in out.splitlines() if line.startswith("MEND"))
+
+
+def test_what_a_provider_left_to_another_is_told_where_the_decision_is(tmp_path: Path) -> None:
+    placement = Placement("QNNExecutionProvider", {"QNNExecutionProvider": 31, "CPUExecutionProvider": 18}, {}, 2)
+    won = replace(WON, placement=placement)
+    document = replace(DECISION, trials=(won,)).as_dict()
+    assert any("31 of 49 nodes on QNN in 2 parts; 18 on CPU" in line for line in decision_lines(document))
+
+
 def test_doctor_tells_a_bad_setting_its_source_and_a_cache_that_cannot_be_written(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

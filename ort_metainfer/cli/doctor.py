@@ -6,10 +6,12 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,10 +19,14 @@ from ort_metainfer.cli.arguments import as_json
 from ort_metainfer.cli.output import console, only_json, print_json
 from ort_metainfer.settings import FIELDS, config_file, resolve, sources
 
+if TYPE_CHECKING:
+    from ort_metainfer.providers import Provider
+
 __all__ = ["Check", "doctor"]
 
 PACKAGES = ("ort-metainfer", "onnx", "numpy", "sqlitedict", "filelock", "platformdirs")
 CHILD_TIMEOUT_S = 60
+DEVICES_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True)
@@ -97,12 +103,32 @@ def _providers() -> Iterator[Check]:
 
     for provider in all_providers():
         found = provider.availability()
-        unproven = "" if provider.run_on_hardware else " [adapter not run on hardware]"
         name = provider.name.removesuffix("ExecutionProvider")
-        yield Check("provider", name, True if found.usable else None, found.reason + unproven)
+        failure = _why_it_does_not_load(provider.name) if found.usable and found.how == "plug-in" else None
+        detail = (failure or found.reason) + _proof(provider)
+        yield Check("provider", name, False if failure else True if found.usable else None, detail)
     for name in without_adapter():
         detail = "onnxruntime has it, no adapter here knows it: left as your program sets it"
         yield Check("provider", name.removesuffix("ExecutionProvider"), None, detail)
+
+
+def _proof(provider: Provider) -> str:
+    """What an adapter's tests ran on, where that was no such hardware."""
+    if provider.run_on_hardware:
+        return ""
+    return f" [not run on hardware{'; run on ' + provider.proven if provider.proven else ''}]"
+
+
+def _why_it_does_not_load(name: str) -> str | None:
+    """What is wrong with an installed plug-in, found out in a process that it may take down; None where it loads."""
+    from ort_metainfer.errors import MetainferError
+    from ort_metainfer.trials.errand import run_errand
+
+    try:
+        answer = run_errand("devices", {"providers": [name]}, time.monotonic() + DEVICES_TIMEOUT_S)
+    except MetainferError as error:
+        return str(error)
+    return next((reason for _, reason in answer["refused"]), None)
 
 
 def _machine() -> Iterator[Check]:

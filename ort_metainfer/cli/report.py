@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ort_metainfer.strategy import Strategy
+from ort_metainfer.trials.placement import placement_from_dict
 
 __all__ = ["decision_lines", "key_lines", "refusal_lines", "speedup_text", "trial_lines"]
 
@@ -52,6 +53,8 @@ def _figures(trial: Plain) -> Iterator[str]:
         floor = trial["noise_floor"]
         beside = "" if floor is None else f" (onnxruntime's own optimiser off against on: {floor:.1e})"
         yield _line("output error", f"{trial['error']:.1e} relative L2{beside}")
+    if trial.get("placement"):
+        yield _line("runs on", placement_from_dict(trial["placement"]).describe())
 
 
 def speedup_text(timing: Plain) -> str:
