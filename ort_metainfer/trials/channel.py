@@ -4,7 +4,7 @@ The parent asks once (``{"do": "race", ...}``) and the child answers with events
 is announced before it is taken, so that the parent knows what a child was doing when it died::
 
     {"event": "ready"}
-    {"event": "opening" | "checking" | "timing", "session": "baseline" | "0" | ...}
+    {"event": "opening" | "checking" | "timing", "session": "baseline" | "0" | ..., "limit_s": 2.5}   limit_s: seldom
     {"event": "prepared", "feeds": {...}}                   inputs that will do, before better ones are tried
     {"event": "baseline", "creation_ms": ..., "latency_ms": ...}
     {"event": "trial", "candidate": 0, "trial": {...}}      what is known of a candidate before it is timed

@@ -75,7 +75,7 @@ class Dialogue:
                 is_asked = True
                 self.child.send(request | {"seconds": self.deadline - time.monotonic()})
             elif event in STEPS:
-                self._begin(event, str(message.get("session", "")))
+                self._begin(event, str(message.get("session", "")), message.get("limit_s"))
             elif event == "round":
                 self._has_rounds = True
             elif event == "failed":
@@ -84,11 +84,14 @@ class Dialogue:
             if event == "done":
                 return
 
-    def _begin(self, step: str, session: str) -> None:
+    def _begin(self, step: str, session: str, limit_s: float | None = None) -> None:
+        """A step begins; a child that knows best how long it may take says so with ``limit_s``."""
         self.step, self.session, self._step_began = step, session, time.monotonic()
         left_s = self.deadline - self._step_began
         self._step_ends = self.deadline
-        if session == EXTRA:
+        if limit_s is not None:
+            self._step_ends = min(self.deadline, self._step_began + limit_s)
+        elif session == EXTRA:
             self._step_ends -= (1 - EXTRA_SHARE) * left_s
         elif self.candidate is not None and not self._has_rounds:  # later, it has shown that it runs
             self._step_ends = self._step_began + max(STEP_SHARE * left_s, min(STEP_MIN_S, left_s))
