@@ -30,7 +30,14 @@ if TYPE_CHECKING:
 
 __all__ = ["PLUG_IN_MODULES", "Start", "recall", "record"]
 
-PLUG_IN_MODULES = ("onnxruntime_ep_openvino", "nxrt_ep_cpu", "onnxruntime_qnn")
+PLUG_IN_MODULES = (
+    "onnxruntime_ep_openvino",
+    "nxrt_ep_cpu",
+    "onnxruntime_qnn",
+    "onnxruntime_ep_webgpu",
+    "onnxruntime_ggml",
+    "onnxruntime_ep_nv_tensorrt_rtx",
+)
 """Packages of plug-in providers: one that is installed, upgraded or removed changes what a look-up answers."""
 
 PREFIX = "ORT_METAINFER_"

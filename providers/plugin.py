@@ -67,7 +67,7 @@ class PlugIn:
 
     Attributes:
         distribution: what pip calls it.
-        module: what Python calls it; it has ``get_library_path()``.
+        module: what Python calls it; it has ``get_library_path()`` or ``library_path()``.
         registration: name to register the library under; the provider's own, because some plug-ins take it over.
         offers: whether an OrtEpDevice, by its ``ep_name``, is this provider's.
     """
@@ -126,7 +126,9 @@ class PlugIn:
 
     def _library(self) -> str:
         try:
-            return str(importlib.import_module(self.module).get_library_path())
+            package = importlib.import_module(self.module)
+            path = getattr(package, "get_library_path", None) or package.library_path
+            return str(path())
         except (ImportError, OSError, AttributeError) as error:
             raise ProviderError(
                 f"the package {self.distribution} is missing or broken ({error}); run: pip install {self.distribution}"

@@ -120,3 +120,15 @@ class PlugInProvider(Provider):
 def told(offered: Any) -> dict[str, str]:
     """What the provider says of an OrtEpDevice."""
     return dict(offered.ep_metadata)
+
+
+def memory_mb(offered: Any) -> float | None:
+    """The device's own memory as it says: DXGI's ``8192 MB`` (Windows), OpenVINO's bytes; None where it does not."""
+    words = dict(offered.device.metadata).get("DxgiVideoMemory", "").split()
+    if len(words) == 2 and words[0].isdecimal() and words[1] == "MB":
+        return float(words[0])
+    for key in ("GPU_DEVICE_TOTAL_MEM_SIZE", "NPU_DEVICE_TOTAL_MEM_SIZE"):
+        text = told(offered).get(key, "")
+        if text.isdecimal():
+            return int(text) / 2**20
+    return None

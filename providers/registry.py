@@ -10,9 +10,12 @@ from ort_metainfer.errors import ProviderError
 from ort_metainfer.problem import Device
 from ort_metainfer.providers.base import Availability, Provider
 from ort_metainfer.providers.cpu import CpuProvider
+from ort_metainfer.providers.ggml import GgmlProvider
 from ort_metainfer.providers.nxrt import NxrtProvider
 from ort_metainfer.providers.openvino import OpenVinoProvider
 from ort_metainfer.providers.qnn import QnnProvider
+from ort_metainfer.providers.tensorrt_rtx import TensorRtRtxProvider
+from ort_metainfer.providers.webgpu import WebGpuProvider
 from ort_metainfer.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -28,7 +31,15 @@ __all__ = [
 ]
 
 ENTRY_POINT_GROUP = "ort_metainfer.providers"
-OURS: tuple[Provider, ...] = (CpuProvider(), OpenVinoProvider(), NxrtProvider(), QnnProvider())
+OURS: tuple[Provider, ...] = (
+    CpuProvider(),
+    OpenVinoProvider(),
+    NxrtProvider(),
+    QnnProvider(),
+    WebGpuProvider(),
+    GgmlProvider(),
+    TensorRtRtxProvider(),
+)
 SUFFIX = "ExecutionProvider"
 
 

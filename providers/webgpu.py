@@ -1,0 +1,224 @@
+"""WebGPU: any GPU with a Vulkan, Direct3D 12 or Metal driver, a plug-in in the package onnxruntime-ep-webgpu.
+
+Seen with 0.4.0 on Linux under onnxruntime 1.32.0, on a software rasteriser (SwiftShader), and not run on a GPU:
+
+* It offers one device and picks the adapter itself. Where onnxruntime sees no GPU it offers none, unless the user sets
+  ``ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1``; then it offers one even where there is no Vulkan at all, and creation
+  raises EPFail.
+* An option it does not know it takes without a word; a value it does not know raises EPFail.
+* ``enableGraphCapture`` is not among the options here: with it, ``run()`` raises ValueError (it wants
+  ``run_with_iobinding`` and fixed device tensors), so it cannot be chosen on a caller's behalf.
+* Nothing compiled is kept: shaders are compiled in every process, at the first run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from ort_metainfer.hardware.devices import onnxruntime_hardware
+from ort_metainfer.hardware.files import SYSTEM, SystemFiles
+from ort_metainfer.problem import Device
+from ort_metainfer.providers.base import Availability, Option
+from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
+from ort_metainfer.providers.plugin import PlugIn
+from ort_metainfer.providers.plugin_provider import PlugInProvider, memory_mb, told
+
+__all__ = ["WebGpuProvider"]
+
+NAME = "WebGpuExecutionProvider"
+SOURCE = "onnxruntime, core/providers/webgpu/webgpu_provider_factory.cc and webgpu_provider_options.h"
+SEEN = "seen with onnxruntime-ep-webgpu 0.4.0 on SwiftShader"
+PLUG_IN = PlugIn(
+    distribution="onnxruntime-ep-webgpu",
+    module="onnxruntime_ep_webgpu",
+    registration=NAME,
+    offers=lambda ep_name: ep_name == NAME,
+)
+SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"
+"""Set to 1 by a user who wants a software rasteriser, before anything is registered."""
+
+LOADER = "libvulkan.so.1"
+LOADER_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+ON_OFF = ("0", "1")
+CACHE_MODES = ("disabled", "lazyRelease", "simple", "bucket")
+
+
+def _cache(name: str, default: str, what: str) -> Option:
+    return Option(name, CACHE_MODES, default, f"how {what} are kept for the next use", source=SOURCE)
+
+
+def _options(*options: Option) -> Mapping[str, Option]:
+    return MappingProxyType({option.name: option for option in options})
+
+
+class WebGpuProvider(PlugInProvider):
+    """One device, whichever adapter Dawn (Google's implementation of WebGPU) picks. Exact in float32."""
+
+    name: ClassVar[str] = NAME
+    kinds: ClassVar[tuple[str, ...]] = ("gpu",)
+    plug_in: ClassVar[PlugIn] = PLUG_IN
+    oldest_onnxruntime: ClassVar[str] = "1.24.4"
+    proven: ClassVar[str] = "a software rasteriser (SwiftShader) only"
+    options: ClassVar[Mapping[str, Option]] = _options(
+        Option("preferredLayout", ("NHWC", "NCHW"), "NHWC", "memory layout that convolutions are given", source=SOURCE),
+        Option(
+            name="powerPreference",
+            values=("high-performance", "low-power"),
+            default="high-performance",
+            meaning="which of several GPUs; the first session of a process decides",
+            source=SOURCE,
+        ),
+        Option(
+            name="dawnBackendType",
+            values=("D3D12", "Vulkan"),
+            default="",
+            meaning="graphics interface; unset, the system's own; the first session of a process decides",
+            source=SOURCE,
+        ),
+        _cache("storageBufferCacheMode", "bucket", "buffers of tensors"),
+        _cache("uniformBufferCacheMode", "simple", "buffers of parameters"),
+        _cache("queryResolveBufferCacheMode", "disabled", "buffers of timestamps"),
+        _cache("defaultBufferCacheMode", "disabled", "other buffers"),
+        Option("enableInt64", ON_OFF, "0", "run operators on int64 on the GPU, too", source=SOURCE),
+        Option(
+            name="validationMode",
+            values=("disabled", "wgpuOnly", "basic", "full"),
+            default="basic",
+            meaning="how much every dispatch is checked; disabled is quickest; the first session of a process decides",
+            source=SOURCE,
+        ),
+        Option("enableRobustness", ON_OFF, "", "bounds checks in shaders", source=SOURCE),
+        Option(
+            name="maxNumPendingDispatches",
+            values=(),
+            default="16",
+            meaning="dispatches that are collected before they are handed to the GPU",
+            source=SOURCE,
+            numbers=(1, 4096),
+        ),
+    )
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constraints=Constraints(
+            dtypes=("float32", "float16", "int32", "uint32", "bool"),
+            notes=(
+                "float16 where the adapter has the feature shader-f16 (SwiftShader has not)",
+                "int64 stays on the CPU unless enableInt64=1",
+                "open shapes are taken; shapes that change cost buffers anew",
+            ),
+            source=f"{SOURCE}; {SEEN}",
+        ),
+        preferences=Preferences(layouts=("NHWC", "NCHW"), precisions=("float16", "float32"), source=SOURCE),
+        compiled=CompiledModel(
+            form="none",
+            notes=("shaders are compiled in every process at the first run: count it as start-up time",),
+            source=SEEN,
+        ),
+        failings=(
+            Failing("no device", "onnxruntime sees no GPU", f"a GPU's driver, or {SOFTWARE}=1 for software", SEEN),
+            Failing(
+                "creation raises EPFail", "no Vulkan loader, or no adapter", f"install {LOADER} and a driver", SEEN
+            ),
+            Failing("an option has no effect", "its name is misspelt: taken without a word", "check its name", SEEN),
+            Failing(
+                symptom="powerPreference, dawnBackendType or validationMode has no effect",
+                cause="an earlier session of the process opened the adapter",
+                remedy="set them in the first session",
+                source=SEEN,
+            ),
+            Failing("wrong results (silero_vad: relative error 0.2 to 0.5)", "not known", "compare with the CPU", SEEN),
+            Failing("run() raises ValueError", "enableGraphCapture=1", "leave it off, or use run_with_iobinding", SEEN),
+        ),
+        driver="NVIDIA: /sys/module/nvidia/version; Mesa's version is told by no file: the kernel's stands for it",
+        sources=(SOURCE, SEEN),
+    )
+
+    def versions(self) -> dict[str, str]:
+        """The package's, and the graphics driver's."""
+        found = super().versions()
+        driver = self.driver_version()
+        return {**found, "graphics driver": driver} if found and driver else found
+
+    def driver_version(self) -> str | None:
+        """NVIDIA's driver, else the running kernel's graphics drivers; the rasteriser's name where it is software."""
+        if _gpu() is None:
+            return _software_driver() if _software_is_allowed() else None
+        return gpu_driver(SYSTEM)
+
+    def _found_here(self, package: str, version: str) -> Availability:
+        has_gpu = _gpu() is not None
+        if not has_gpu and not _software_is_allowed():
+            reason = f"{package} is installed; onnxruntime sees no GPU here (set {SOFTWARE}=1 for a software adapter)"
+            return Availability(False, "plug-in", reason, version)
+        if sys.platform == "linux" and not has_vulkan_loader():
+            reason = f"{package} needs the Vulkan loader {LOADER}; install it (Debian: apt install libvulkan1)"
+            return Availability(False, "plug-in", reason, version)
+        if has_gpu:
+            return Availability(True, "plug-in", f"{package} is installed", version)
+        reason = f"{package} may use a software adapter, as {SOFTWARE}=1 says; used only where named: providers=WebGpu"
+        return Availability(True, "plug-in", reason, version, emulated=True)
+
+    def _not_installed(self) -> str:
+        reason = super()._not_installed()
+        return reason if _gpu() is not None else f"{reason}; onnxruntime sees no GPU here"
+
+    def _no_device(self) -> str:
+        return (
+            f"{PLUG_IN.distribution} {PLUG_IN.version} offers no device; if {SOFTWARE} was set in this process, it may "
+            "have come too late: set it before Python starts"
+        )
+
+    def _device(self, name: str, offered: Any) -> Device:
+        emulated = offered.device.type.name != "GPU"
+        hardware = offered.device
+        description = (
+            dict(hardware.metadata).get("Description") or f"{hardware.vendor_id:#06x}:{hardware.device_id:#06x}"
+        )
+        return Device(
+            provider=self.name,
+            kind="gpu",
+            name=f"software rasteriser {_software_driver()}" if emulated else description,
+            vendor="" if emulated else hardware.vendor,
+            driver=self.driver_version() or told(offered).get("version"),
+            memory_mb=None if emulated else memory_mb(offered),
+            emulated=emulated,
+        )
+
+
+def _gpu() -> Any:
+    return next((found for found in onnxruntime_hardware() if found.kind == "gpu"), None)
+
+
+def _software_is_allowed() -> bool:
+    return os.environ.get(SOFTWARE) == "1"
+
+
+def _software_driver() -> str:
+    """Name of the driver that the user chose for the Vulkan loader, by its file; empty where he chose none."""
+    chosen = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES") or ""
+    return Path(chosen.split(os.pathsep)[0]).stem if chosen else "(the system's choice)"
+
+
+def gpu_driver(files: SystemFiles) -> str | None:
+    """Version of the graphics driver: NVIDIA's own, else the kernel's, which brings the others."""
+    nvidia = files.read("/sys/module/nvidia/version")
+    if nvidia:
+        return f"nvidia {nvidia.strip()}"
+    kernel = files.read("/proc/sys/kernel/osrelease")
+    return f"Linux {kernel.strip()}" if kernel else None
+
+
+@lru_cache(maxsize=4)
+def has_vulkan_loader(files: SystemFiles = SYSTEM) -> bool:
+    """Whether the dynamic linker would find the Vulkan loader: in LD_LIBRARY_PATH, its cache or the usual folders."""
+    own = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    if any((folder / LOADER).exists() for folder in own):
+        return True
+    if LOADER in (files.read("/etc/ld.so.cache", 4_000_000) or ""):
+        return True
+    return any(LOADER in files.names(folder) for folder in LOADER_FOLDERS)
