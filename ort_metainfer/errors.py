@@ -6,6 +6,7 @@
     ├── SettingsError      a setting has a value that is not allowed            (also a ValueError)
     ├── StrategyError      a strategy cannot be read, or cannot be applied here (also a ValueError)
     ├── ModelError         a model cannot be read or described
+    ├── RewriteError       a graph rewrite could not be carried out
     ├── InputsError        no usable inputs to measure and verify with          (also a ValueError)
     ├── CacheError         the strategy cache cannot be read or written
     ├── ProviderError      an execution provider cannot be registered or offers no device
@@ -24,6 +25,7 @@ __all__ = [
     "MetainferError",
     "ModelError",
     "ProviderError",
+    "RewriteError",
     "SettingsError",
     "StrategyError",
     "TrialCrashed",
@@ -46,6 +48,10 @@ class StrategyError(MetainferError, ValueError):
 
 class ModelError(MetainferError):
     """A model cannot be read or described; the message names it."""
+
+
+class RewriteError(MetainferError):
+    """A graph rewrite could not be carried out; the message names the model, the rewrite and the node."""
 
 
 class InputsError(MetainferError, ValueError):

@@ -1,0 +1,106 @@
+"""The same model with its input shapes fixed: what NPU compilers demand.
+
+By input and axis, never by the name of a dimension: exporters (Paddle's) call height and width both ``?``, and whoever
+fixes dimensions by name gives them one size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ort_metainfer.errors import InputsError
+from ort_metainfer.model.inference import infer, skeleton
+from ort_metainfer.model.walking import graphs_of
+from ort_metainfer.problem import Graph
+from ort_metainfer.rewrites.files import Rewritten, open_model, save
+
+__all__ = ["VERSION", "fix_shapes"]
+
+VERSION = 1
+"""Raised when the same parameters give another model than before."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def fix_shapes(model: str | os.PathLike[str], shapes: Shapes, target: Path) -> Rewritten:
+    """Write ``model`` with every input dimension a number, and what follows from that inferred.
+
+    Args:
+        model: the model's file.
+        shapes: input -> shape; inputs whose shapes are fixed already may be left out.
+        target: file to write.
+
+    Raises:
+        ModelError: the model cannot be read, or must not be rewritten.
+        InputsError: an input is unknown, its declared rank or size is another one, or one with open dimensions is not
+            given; with what to give.
+    """
+    proto, graph = open_model(model)
+    _check(graph, shapes, os.fspath(model))
+    bare = onnx.ModelProto()
+    bare.CopyFrom(proto)
+    inferred, _ = infer(skeleton(bare), shapes)
+    changed = _write_inputs(proto.graph, shapes)
+    open_outputs = _take_over(proto, inferred.graph)
+    save(proto, target, graph.weight_bytes)
+    notes = [f"the shape of output {name} is not known before it runs" for name in open_outputs]
+    return Rewritten(target, changed, tuple(notes))
+
+
+def _check(graph: Graph, shapes: Shapes, label: str) -> None:
+    for spec in graph.inputs:
+        given = shapes.get(spec.name)
+        if given is not None and any(size < 1 for size in given):
+            raise InputsError(f"model {label}: sizes of input {spec.name!r} must be positive, got {list(given)}")
+        if given is None and (spec.shape is None or not all(isinstance(dim, int) for dim in spec.shape)):
+            raise InputsError(f"model {label}: input {spec} has open dimensions; give its shape: {spec.name}:1,...")
+
+
+def _write_inputs(graph: Any, shapes: Shapes) -> bool:
+    changed = False
+    for value in graph.input:
+        if value.name in shapes:
+            before = value.SerializeToString(deterministic=True)
+            shape = value.type.tensor_type.shape
+            del shape.dim[:]
+            shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in shapes[value.name])
+            changed |= before != value.SerializeToString(deterministic=True)
+    return changed
+
+
+def _take_over(proto: Any, inferred: Any) -> list[str]:
+    """Replace what is declared of inner values and outputs by what was inferred; names of outputs left open."""
+    for graph in graphs_of(proto):
+        del graph.value_info[:]  # they may still bear the old symbols
+    made = {name for node in proto.graph.node for name in node.output}
+    outputs = {value.name for value in proto.graph.output}
+    told = {value.name: value for value in (*inferred.value_info, *inferred.output)}
+    proto.graph.value_info.extend(
+        _only_numbers(value) for name, value in told.items() if name in made - outputs and _has_shape(value)
+    )
+    left_open = []
+    for value in proto.graph.output:
+        if value.name in told and _has_shape(told[value.name]):
+            value.CopyFrom(_only_numbers(told[value.name]))
+        if not all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim):
+            left_open.append(value.name)
+    return left_open
+
+
+def _has_shape(value: Any) -> bool:
+    return bool(value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"))
+
+
+def _only_numbers(value: Any) -> Any:
+    """A copy whose open dimensions are without a name: the names are ours, or onnx's."""
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(value)
+    for dim in copy.type.tensor_type.shape.dim:
+        if not dim.HasField("dim_value"):
+            dim.Clear()
+    return copy

@@ -1,0 +1,57 @@
+"""Which rewrites there are: ours, and third parties' from the entry-point group of this name."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+from importlib import import_module
+
+from ort_metainfer.errors import StrategyError
+from ort_metainfer.rewrites.base import Rewrite
+
+__all__ = ["ENTRY_POINT_GROUP", "all_rewrites", "get_rewrite"]
+
+ENTRY_POINT_GROUP = "ort_metainfer.rewrites"
+
+FAMILIES: tuple[str, ...] = ()
+"""Modules of this package that hold rewrites, each with a tuple ``REWRITES`` of instances."""
+
+log = logging.getLogger("ort_metainfer")
+
+
+@lru_cache(maxsize=1)
+def all_rewrites() -> tuple[Rewrite, ...]:
+    """Every rewrite, ours first; a third party's that does not load is told once and left out."""
+    ours = [rewrite for family in FAMILIES for rewrite in import_module(f"ort_metainfer.rewrites.{family}").REWRITES]
+    return (*ours, *_third_parties({rewrite.name for rewrite in ours}))
+
+
+def get_rewrite(name: str) -> Rewrite:
+    """The rewrite of that name.
+
+    Raises:
+        StrategyError: there is none; with the names there are.
+    """
+    for rewrite in all_rewrites():
+        if rewrite.name == name:
+            return rewrite
+    known = ", ".join(rewrite.name for rewrite in all_rewrites()) or "none"
+    raise StrategyError(f"there is no graph rewrite {name!r}; known: {known}")
+
+
+def _third_parties(taken: set[str]) -> list[Rewrite]:
+    from importlib import metadata
+
+    found: list[Rewrite] = []
+    for point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)):
+        try:
+            made = point.load()()
+        except Exception as error:  # noqa: BLE001 (a third party's code may raise anything)
+            log.warning("rewrite %s = %s does not load: %s: %s", point.name, point.value, type(error).__name__, error)
+            continue
+        if not isinstance(made, Rewrite) or made.name in taken:
+            log.warning("rewrite %s = %s is no Rewrite, or its name is taken; left out", point.name, point.value)
+            continue
+        taken.add(made.name)
+        found.append(made)
+    return found

@@ -1,0 +1,101 @@
+"""Carrying out a strategy's transforms: one model file in, one rewritten model file out, or a reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ort_metainfer.errors import MetainferError, RewriteError
+from ort_metainfer.problem import Graph
+from ort_metainfer.rewrites.base import Context, Outcome, Promise
+from ort_metainfer.rewrites.draft import Draft
+from ort_metainfer.rewrites.registry import get_rewrite
+from ort_metainfer.strategy import Transform
+
+__all__ = ["Rewritten", "blocker", "promise_of", "rewrite_model"]
+
+RANK: tuple[Promise, ...] = ("exact", "float32-equivalent", "lossy")
+
+UNREADABLE_TYPES = ("seq(map", "map(")
+"""Types that onnx_ir cannot read (ZipMap's): seen with onnx-ir 1.1."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A rewritten model.
+
+    Attributes:
+        files: the model's file first, then external data beside it.
+        outcomes: what each transform did, in order.
+    """
+
+    files: tuple[Path, ...]
+    outcomes: tuple[tuple[Transform, Outcome], ...]
+
+    @property
+    def file(self) -> Path:
+        """The model."""
+        return self.files[0]
+
+
+def blocker(graph: Graph) -> str | None:
+    """Why a model of these features must not be rewritten at all; None where it may."""
+    if graph.blockers:
+        return f"a graph with {', '.join(graph.blockers)} is not rewritten"
+    strange = [spec.name for spec in (*graph.inputs, *graph.outputs) if spec.dtype.startswith(UNREADABLE_TYPES)]
+    return f"{strange[0]} is a map, which the graph library cannot read" if strange else None
+
+
+def promise_of(transforms: Sequence[Transform]) -> Promise:
+    """What the transforms together keep of the results: the least of their promises.
+
+    Raises:
+        StrategyError: there is no such rewrite.
+    """
+    ranks = [RANK.index(get_rewrite(transform.name).promise) for transform in transforms]
+    return RANK[max(ranks, default=0)]
+
+
+def rewrite_model(model_file: Path, transforms: Sequence[Transform], context: Context, target: Path) -> Rewritten:
+    """Rewrite a model.
+
+    Args:
+        model_file: the original, never changed.
+        transforms: in the order they are applied.
+        context: what rewrites may look at.
+        target: the file to write; its folder is made.
+
+    Raises:
+        StrategyError: a transform that there is not, or with parameters it does not have.
+        RewriteError: the model must not be rewritten, a rewrite failed, or none of them changed anything.
+    """
+    reason = blocker(context.graph)
+    if reason is not None:
+        raise RewriteError(f"{model_file}: {reason}")
+    steps = [(transform, get_rewrite(transform.name)) for transform in transforms]
+    complete = [rewrite.complete(transform) for transform, rewrite in steps]
+    draft = Draft(model_file, context.folder)
+    outcomes: list[tuple[Transform, Outcome]] = []
+    for (transform, rewrite), parameters in zip(steps, complete, strict=True):
+        if context.left_s() <= 0:
+            raise RewriteError(f"{model_file}: no time left for rewrite {transform.name}")
+        outcomes.append((transform, _carry_out(rewrite, draft, context, parameters, model_file)))
+    if not any(outcome.changed for _, outcome in outcomes):
+        raise RewriteError(f"{model_file}: nothing to rewrite: {_why(outcomes)}")
+    return Rewritten(tuple(draft.save(target)), tuple(outcomes))
+
+
+def _carry_out(rewrite: Any, draft: Draft, context: Context, parameters: Any, model_file: Path) -> Outcome:
+    try:
+        outcome: Outcome = rewrite.rewrite(draft, context, parameters)
+    except MetainferError:
+        raise
+    except Exception as error:  # third parties' libraries raise whatever they like; the culprit is named here
+        raise RewriteError(f"{model_file}: rewrite {rewrite.name} failed: {type(error).__name__}: {error}") from error
+    return outcome
+
+
+def _why(outcomes: Sequence[tuple[Transform, Outcome]]) -> str:
+    return "; ".join(f"{transform.name}: {' '.join(outcome.notes) or 'no site'}" for transform, outcome in outcomes)
