@@ -126,6 +126,8 @@ class Trial:
         after: and after.
         placement: which nodes run where, where the strategy names a provider and onnxruntime says.
         simulated: whether the figures come from an analytic model of a device that is not here.
+        flags: what speaks against its figures without refuting them: rounds set aside because the machine changed
+            meanwhile, a session that did not settle, a load that is not known.
     """
 
     strategy: Strategy

@@ -11,6 +11,7 @@ from ort_metainfer.spec import NEUTRAL_PROPERTIES, SessionSpec
 
 __all__ = [
     "NEUTRAL_PROPERTIES",
+    "AcceleratorState",
     "CacheKey",
     "Device",
     "Graph",
@@ -182,6 +183,32 @@ class Device:
 
 
 @dataclass(frozen=True)
+class AcceleratorState:
+    """What a GPU or NPU was doing; None for what its driver does not tell.
+
+    Attributes:
+        name: its name with its place (``NVIDIA H200 #0``, ``amdgpu card1``): unique on this machine.
+        clock_mhz: clock of its compute cores, when it was read.
+        memory_used_mb: its own memory in use, by anybody.
+        memory_total_mb: how much it has.
+        temperature_c: its hottest sensor.
+        utilisation: share of time in which it was busy, for anybody, 0 to 1.
+        throttled: why it runs below its clock, joined; empty where it says that it does not. Its power limit does not
+            count: to run at it is the ordinary state of a card under load, and a change shows in the clock.
+        power_w: power drawn.
+    """
+
+    name: str
+    clock_mhz: float | None = None
+    memory_used_mb: float | None = None
+    memory_total_mb: float | None = None
+    temperature_c: float | None = None
+    utilisation: float | None = None
+    throttled: str | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True)
 class HardwareState:
     """What else the machine was doing, over a window that ended at ``when`` (seconds since the epoch).
 
@@ -193,6 +220,12 @@ class HardwareState:
         clock_mhz: core clock, if readable.
         temperature_c: hottest CPU sensor, if readable.
         memory_available_mb: memory an application could still get.
+        top_clock_mhz: clock of the fastest core: the one that works while the others idle.
+        throttled: why the processor was slowed down within the window, joined; empty where it says that it was not,
+            None where it does not say.
+        governor: how the clock is chosen (``performance``); several, joined, where cores differ.
+        boost: whether the clock may rise above the nominal one.
+        devices: accelerators that can be read.
     """
 
     when: float
@@ -203,19 +236,48 @@ class HardwareState:
     clock_mhz: float | None = None
     temperature_c: float | None = None
     memory_available_mb: float | None = None
+    top_clock_mhz: float | None = None
+    throttled: str | None = None
+    governor: str | None = None
+    boost: bool | None = None
+    devices: tuple[AcceleratorState, ...] = ()
+
+    @property
+    def is_load_known(self) -> bool:
+        """Whether the system told what other processes did."""
+        return self.others_cpu is not None
 
     @property
     def busy_reason(self) -> str | None:
-        """Why scheduling must not be judged now, or None when the machine is quiet.
+        """Why scheduling must not be judged now, or None where nothing speaks against it.
 
-        Others may use a tenth of a core: CPU time is accounted by the tick, and less cannot be told apart in a window
-        of 0.1 s. That steal of 2% is too much is a choice, not a measurement.
+        None means quiet only where :attr:`is_load_known`. Others may use a tenth of a core: CPU time is accounted by
+        the tick, and less cannot be told apart in a window of 0.1 s. That steal of 2% is too much is a choice, not a
+        measurement.
         """
         if self.others_cpu is not None and self.others_cpu > 0.10:
             return f"other processes use {self.others_cpu:.2f} cores"
         if self.steal is not None and self.steal > 0.02:
             return f"the hypervisor takes {self.steal:.0%} of the time"
-        return None
+        if self.throttled:
+            return f"the processor is slowed down: {self.throttled}"
+        slow = next((device for device in self.devices if device.throttled), None)
+        return None if slow is None else f"{slow.name} is slowed down: {slow.throttled}"
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> HardwareState:
+        """From plain values, also after a trip through JSON; what another version wrote besides is left out.
+
+        Raises:
+            KeyError: ``when`` or ``window_s`` is missing.
+        """
+        known = {name: plain[name] for name in cls.__dataclass_fields__ if name in plain}
+        fields = AcceleratorState.__dataclass_fields__
+        devices = [
+            {name: value for name, value in device.items() if name in fields} for device in plain.get("devices") or ()
+        ]
+        known |= {"when": plain["when"], "window_s": plain["window_s"]}
+        return cls(**known | {"devices": tuple(AcceleratorState(**device) for device in devices)})
 
 
 @dataclass(frozen=True)

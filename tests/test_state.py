@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from ort_metainfer.hardware import processes
 from ort_metainfer.hardware.files import SYSTEM, SystemFiles
 from ort_metainfer.hardware.processes import ProcessTicks, ticks_spent
-from ort_metainfer.hardware.state import Clock, LoadWatch, clock_mhz, memory_available_mb, observe, temperature_c
+from ort_metainfer.hardware.state import Clock, LoadWatch, clocks_mhz, memory_available_mb, observe, temperature_c
+from ort_metainfer.problem import HardwareState
 from tests.system_tree import write_tree
 
 ME = 100
@@ -192,9 +193,8 @@ def test_without_proc_nothing_is_claimed(tmp_path: Path) -> None:
     time = FakeTime()
     state = observe(0.5, SystemFiles(tmp_path), time.clock())
     assert state.window_s == 0.5
-    assert {name: value for name, value in vars(state).items() if name not in ("when", "window_s")} == dict.fromkeys(
-        ("others_cpu", "steal", "runnable", "clock_mhz", "temperature_c", "memory_available_mb")
-    )
+    assert state == HardwareState(when=state.when, window_s=0.5), "every other field is not known"
+    assert not state.is_load_known
 
 
 @pytest.mark.parametrize("text", ["", "cpu", "cpu 1 2 3", "intr 1 2 3 4 5 6 7 8 9"])
@@ -202,10 +202,13 @@ def test_a_stat_file_of_another_form_says_nothing(tmp_path: Path, text: str) -> 
     assert processes.machine_ticks(write_tree(tmp_path, {"/proc/stat": text})) is None
 
 
-def test_the_clock_is_the_median_core(tmp_path: Path) -> None:
+def test_the_clock_is_the_median_core_and_the_fastest_is_told_beside_it(tmp_path: Path) -> None:
     khz = {0: 3_400_000, 1: 800_000, 2: 3_000_000}
     files = {f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq": value for core, value in khz.items()}
-    assert clock_mhz(write_tree(tmp_path, {**files, "/sys/devices/system/cpu/cpufreq/x": ""})) == 3000.0
+    tree = write_tree(tmp_path, {**files, "/sys/devices/system/cpu/cpufreq/x": ""})
+    assert clocks_mhz(tree) == [3400.0, 800.0, 3000.0]
+    state = observe(0.5, tree, FakeTime().clock())
+    assert (state.clock_mhz, state.top_clock_mhz) == (3000.0, 3400.0)
 
 
 def test_the_hottest_cpu_sensor_counts_and_no_other(tmp_path: Path) -> None:

@@ -184,6 +184,6 @@ class Profile:
                 "features": tuple(Feature(**feature) for feature in plain["features"]),
                 "measurements": tuple(Measurement(**point) for point in plain["measurements"]),
                 "references": tuple(ReferenceTiming(**timing) for timing in plain["references"]),
-                **{name: None if state is None else HardwareState(**state) for name, state in states.items()},
+                **{name: None if state is None else HardwareState.from_dict(state) for name, state in states.items()},
             }
         )

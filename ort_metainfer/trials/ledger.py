@@ -27,8 +27,10 @@ def turns_of(message: dict[str, Any]) -> dict[str, Turn]:
 
 def states_of(message: dict[str, Any]) -> tuple[HardwareState | None, HardwareState | None]:
     """``before`` and ``after`` of a ``state`` or ``done`` event."""
-    before, after = (message.get(name) for name in ("before", "after"))
-    return HardwareState(**before) if before else None, HardwareState(**after) if after else None
+    before, after = (
+        HardwareState.from_dict(state) if (state := message.get(name)) else None for name in ("before", "after")
+    )
+    return before, after
 
 
 class Ledger:
