@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
+from ort_metainfer.hardware.drift import drift
 from ort_metainfer.hardware.profile import Feature, ReferenceTiming
 from ort_metainfer.hardware.reference_strategies import BASELINE
 from ort_metainfer.problem import HardwareState
@@ -25,6 +26,9 @@ __all__ = [
 STEADY = 1.15
 """Two figures of the same thing that differ by more than this factor are not the same figure (the issue's 15%)."""
 
+WIDE = 2 * (STEADY - 1)
+"""Relative interquartile range past which a median is not known to 15%."""
+
 EMULATED = "the device is emulated: its time says nothing about hardware"
 
 
@@ -36,6 +40,7 @@ class TimedStrategy:
         turns: its turns, one a round.
         creation_ms: time to create the session.
         error: worst relative L2 against the baseline's outputs.
+        mismatch: what makes its outputs incomparable with them (a shape, a NaN); None where nothing does.
         taken: share of nodes that its provider took; None where onnxruntime does not say.
         refusal: why it did not get further; None where nothing stopped it.
         disturbance: what else went on while it was timed; None where nothing did.
@@ -44,6 +49,7 @@ class TimedStrategy:
     turns: list[Turn] = field(default_factory=list)
     creation_ms: float | None = None
     error: float | None = None
+    mismatch: str | None = None
     taken: float | None = None
     refusal: str | None = None
     disturbance: str | None = None
@@ -75,7 +81,7 @@ def reference_timings(
                 spread=relative_spread([turn.median_ms for turn in timed.turns]),
                 log_ratio=None if middle is None or not p50 else math.log(p50) - middle,
                 creation_ms=timed.creation_ms,
-                error=timed.error if timed.error is not None and math.isfinite(timed.error) else None,
+                error=timed.error,
                 taken=timed.taken,
                 refusal=None if p50 is not None else timed.refusal,
                 flag=_doubts(timed, name in emulated) if p50 is not None else None,
@@ -87,11 +93,11 @@ def reference_timings(
 def _doubts(timed: TimedStrategy, is_emulated: bool) -> str | None:
     """Everything that speaks against its figures, in one line; None where nothing does."""
     few = f"{len(timed.turns)} rounds only" if len(timed.turns) < MIN_ROUNDS else None
-    wrong = (
-        "its outputs are not comparable with the CPU's" if timed.error is not None and math.isinf(timed.error) else None
-    )
+    wrong = f"its outputs are wrong: {timed.mismatch}" if timed.mismatch else None
     moved = unsteadiness([turn.median_ms for turn in timed.turns])
-    said = [EMULATED if is_emulated else None, wrong, timed.disturbance, few, moved]
+    spread = relative_spread([turn.median_ms for turn in timed.turns]) or 0.0
+    wide = f"half of its rounds lie {spread:.0%} apart" if spread > WIDE else None
+    said = [EMULATED if is_emulated else None, wrong, timed.disturbance, few, moved, None if moved else wide]
     return "; ".join(text for text in said if text) or None
 
 
@@ -116,12 +122,9 @@ def unsteadiness(values: Sequence[float]) -> str | None:
 
 def disturbance(before: HardwareState | None, after: HardwareState | None) -> str | None:
     """What disturbed a measurement between two states; None where nothing did, or nothing could be read."""
-    if after is not None and after.busy_reason is not None:
-        return f"disturbed: {after.busy_reason}"
-    clocks = [state.clock_mhz for state in (before, after) if state is not None and state.clock_mhz]
-    if len(clocks) == 2 and clocks[0] / clocks[1] > STEADY:
-        return f"disturbed: the core clock fell from {clocks[0]:.0f} to {clocks[1]:.0f} MHz"
-    return None
+    busy = None if after is None else after.busy_reason
+    reasons = [*([busy] if busy else []), *drift(before, after)]
+    return f"disturbed: {', '.join(reasons)}" if reasons else None
 
 
 def reference_features(timings: Iterable[ReferenceTiming]) -> tuple[Feature, ...]:
