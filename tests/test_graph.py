@@ -254,6 +254,7 @@ class TestKinds:
         [
             (["Conv", "MatMul"], "none"),
             (["QuantizeLinear", "DequantizeLinear", "Conv"], "qdq"),
+            (["com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear", "Conv"], "qdq"),
             (["QuantizeLinear", "QLinearConv", "DequantizeLinear"], "qoperator"),
             (["com.microsoft.QLinearAdd"], "qoperator"),
             (["DynamicQuantizeLinear", "ConvInteger"], "dynamic"),

@@ -112,9 +112,10 @@ def _bounds(
 
 def _quantisation(operators: Mapping[str, int]) -> str:
     names = set(operators)
-    if any(name.removeprefix("com.microsoft.").startswith(("QLinear", "QGemm", "QAttention")) for name in names):
+    plain = {name.removeprefix("com.microsoft.") for name in names}  # 16-bit QDQ below opset 21 is of that domain
+    if any(name.startswith(("QLinear", "QGemm", "QAttention")) for name in plain):
         return "qoperator"
-    if "DequantizeLinear" in names and "QuantizeLinear" in names:
+    if "DequantizeLinear" in plain and "QuantizeLinear" in plain:
         return "qdq"
     if names.intersection(_DYNAMIC):
         return "dynamic"
