@@ -15,6 +15,7 @@ import onnx
 
 from ort_metainfer.errors import InputsError
 from ort_metainfer.model.inference import infer, skeleton
+from ort_metainfer.model.shapes import named_dim
 from ort_metainfer.model.walking import graphs_of
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.files import Rewritten, open_model, save
@@ -44,6 +45,7 @@ def fix_shapes(model: str | os.PathLike[str], shapes: Shapes, target: Path) -> R
     _check(graph, shapes, os.fspath(model))
     bare = onnx.ModelProto()
     bare.CopyFrom(proto)
+    _forget_declared(bare)
     inferred, _ = infer(skeleton(bare), shapes)
     changed = _write_inputs(proto.graph, shapes)
     open_outputs = _take_over(proto, inferred.graph)
@@ -73,10 +75,19 @@ def _write_inputs(graph: Any, shapes: Shapes) -> bool:
     return changed
 
 
+def _forget_declared(proto: Any) -> None:
+    """Clear what is declared of inner values and outputs: inference keeps it, also a size of -1."""
+    for graph in graphs_of(proto):
+        del graph.value_info[:]
+    for value in proto.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            if not isinstance(named_dim(dim), int):
+                dim.Clear()
+
+
 def _take_over(proto: Any, inferred: Any) -> list[str]:
     """Replace what is declared of inner values and outputs by what was inferred; names of outputs left open."""
-    for graph in graphs_of(proto):
-        del graph.value_info[:]  # they may still bear the old symbols
+    _forget_declared(proto)
     made = {name for node in proto.graph.node for name in node.output}
     outputs = {value.name for value in proto.graph.output}
     told = {value.name: value for value in (*inferred.value_info, *inferred.output)}

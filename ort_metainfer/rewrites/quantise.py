@@ -6,7 +6,6 @@ calibration (:func:`held_back`).
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -153,31 +152,30 @@ def _prepared(proto: Any, graph: Graph, folder: Path, recipe: Recipe, label: str
     try:
         if graph.opsets.get("ai.onnx", OLDEST_OPSET) < OLDEST_OPSET:
             proto = onnx.version_converter.convert_version(proto, OLDEST_OPSET)
+        del proto.metadata_props[:]  # qnn_preprocess_model of onnxruntime 1.32 raises TypeError over any
         save(proto, plain, graph.weight_bytes)
         large = graph.weight_bytes > EXTERNAL_ABOVE_BYTES
         quant_pre_process(
-            str(plain),
+            str(_fused_for_qnn(plain, large) if recipe.flavour == "qnn" else plain),
             str(prepared),
-            skip_symbolic_shape=importlib.util.find_spec("sympy") is None,
+            skip_symbolic_shape=True,  # it trips over exporters' shape arithmetic, and fixed shapes do not need it
             save_as_external_data=large,
             all_tensors_to_one_file=large,
         )
-        return _prepared_for_qnn(prepared, large) if recipe.flavour == "qnn" else prepared
+        return prepared
     except ModelError:
         raise
-    except Exception as error:  # noqa: BLE001 (converter and shape inference raise nearly anything)
+    except Exception as error:
         raise ModelError(f"{label} cannot be prepared for quantisation: {_line(error)}") from error
 
 
-def _prepared_for_qnn(prepared: Path, large: bool) -> Path:
-    """Operators fused, and split, as the NPU has them; the file itself where there was nothing to do."""
+def _fused_for_qnn(plain: Path, large: bool) -> Path:
+    """Operators fused as the NPU has them; the file itself where there was nothing to do."""
     from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
 
-    fused = prepared.with_name("fused.onnx")
-    changed = qnn_preprocess_model(
-        str(prepared), str(fused), save_as_external_data=large, all_tensors_to_one_file=large
-    )
-    return fused if changed else prepared
+    fused = plain.with_name("fused.onnx")
+    changed = qnn_preprocess_model(str(plain), str(fused), save_as_external_data=large, all_tensors_to_one_file=large)
+    return fused if changed else plain
 
 
 def _check_feeds(prepared: Path, feeds: Sequence[Feed], label: str) -> None:
@@ -190,7 +188,7 @@ def _check_feeds(prepared: Path, feeds: Sequence[Feed], label: str) -> None:
     for number, feed in enumerate(feeds):
         try:
             session.run(None, dict(feed))
-        except Exception as error:  # noqa: BLE001 (onnxruntime's classes share no base of their own)
+        except Exception as error:
             raise InputsError(f"{label} refuses input {number}: {_line(error)}") from error
 
 
@@ -206,15 +204,13 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime ships
         return None if feed is None else dict(feed)
 
 
-def _quantised(
-    prepared: Path, feeds: Sequence[Feed], target: Path, recipe: Recipe, graph: Graph, label: str
-) -> Any:
+def _quantised(prepared: Path, feeds: Sequence[Feed], target: Path, recipe: Recipe, graph: Graph, label: str) -> Any:
     """The quantised ModelProto, its weights loaded."""
     from onnxruntime.quantization import quantize
 
     try:
         quantize(str(prepared), str(target), _config(prepared, feeds, recipe, graph.weight_bytes))
-    except Exception as error:  # noqa: BLE001 (the quantiser raises nearly anything)
+    except Exception as error:
         raise ModelError(f"{label} cannot be quantised: {_line(error)}") from error
     return onnx.load(str(target))
 
