@@ -17,7 +17,7 @@ from ort_metainfer.model.shapes import SMALL_ELEMENTS, named_dim
 from ort_metainfer.model.stand_ins import stand_in
 from ort_metainfer.model.walking import subgraphs, walk
 
-__all__ = ["Sources", "infer", "probe_shapes", "skeleton"]
+__all__ = ["Sources", "infer", "probe_shapes", "skeleton", "stood_in", "unfold"]
 
 Sources = dict[str | int, tuple[str, int]]
 """A symbolic dimension, or a size that stands for one -> the input and axis where its size can be read."""
@@ -41,9 +41,22 @@ MAX_INLINED_NODES = 200_000
 def skeleton(model: Any) -> Any:
     """What shape inference needs of ``model``, which is taken over: weights dropped, functions unfolded, every operator
     one that ONNX has shapes for, as far as possible."""
+    return stood_in(unfold(model))
+
+
+def unfold(model: Any) -> Any:
+    """``model``, which is taken over, without its weights' values and with its functions unfolded."""
     _drop_weights(model)
     model = _inline(model)
     _import_missing_domains(model)
+    return model
+
+
+def stood_in(model: Any) -> Any:
+    """``model``, which is taken over, with every operator one that ONNX has shapes for, as far as possible.
+
+    Names of values stay, so that what is inferred of them holds for the model's own nodes.
+    """
     _stand_in(model.graph)
     return model
 

@@ -11,7 +11,7 @@ from ort_metainfer.model.shapes import Scope
 from ort_metainfer.model.stand_ins import STANDS_FOR
 from ort_metainfer.model.walking import subgraphs
 
-__all__ = ["count_macs"]
+__all__ = ["count_macs", "node_macs", "trips"]
 
 
 def count_macs(graph: Any, outer: Scope | None = None) -> int | None:
@@ -32,7 +32,7 @@ def count_macs(graph: Any, outer: Scope | None = None) -> int | None:
     out, so that the result is a lower bound where some are.
     """
     scope = Scope.of(graph, outer)
-    return _total(_node_macs(node, scope) for node in graph.node)
+    return _total(node_macs(node, scope) for node in graph.node)
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
@@ -40,11 +40,12 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _node_macs(node: Any, scope: Scope) -> int | None:
+def node_macs(node: Any, scope: Scope) -> int | None:
+    """Multiply-accumulates of one node, its subgraphs included; None where they are not counted or not known."""
     inner = [count_macs(graph, scope) for graph in subgraphs(node)]
     if inner:
         known = [count for count in inner if count is not None]
-        return max(known) * _trips(node, scope) if known else None
+        return max(known) * trips(node, scope) if known else None
     marks = [attribute.s.decode() for attribute in node.attribute if attribute.name == STANDS_FOR]
     rule = _RULES.get(marks[0] if marks else node.op_type) if node.domain in ("", "ai.onnx") else None
     try:
@@ -53,7 +54,8 @@ def _node_macs(node: Any, scope: Scope) -> int | None:
         return None
 
 
-def _trips(node: Any, scope: Scope) -> int:
+def trips(node: Any, scope: Scope) -> int:
+    """How often a node runs its subgraph: a Loop's or Scan's trips where they are known, else once."""
     if node.op_type == "Loop" and node.input and node.input[0] in scope.constants:
         return max(0, int(scope.constants[node.input[0]].max(initial=0)))
     if node.op_type == "Scan":

@@ -12,7 +12,7 @@ from onnx import AttributeProto, TensorProto
 from ort_metainfer.model.declared import dtype_name
 from ort_metainfer.model.walking import graphs_of, nodes_of, operator_of
 
-__all__ = ["external_files", "weight_sizes"]
+__all__ = ["external_files", "tensor_bytes", "weight_sizes"]
 
 _BITS: Mapping[str, int] = MappingProxyType(
     {"bool": 8, "string": 0, "bfloat16": 16, "complex64": 64, "complex128": 128, "float8e8m0": 8, "float4e2m1": 4}
@@ -34,7 +34,12 @@ def _tensor_size(tensor: Any) -> tuple[int, int]:
     count = math.prod(tensor.dims)
     if tensor.data_type == TensorProto.STRING:
         return count, sum(map(len, tensor.string_data))
-    return count, math.ceil(count * _bits(dtype_name(tensor.data_type)) / 8)
+    return count, tensor_bytes(dtype_name(tensor.data_type), count)
+
+
+def tensor_bytes(dtype: str, count: int) -> int:
+    """Bytes of ``count`` elements, those below eight bits packed; 0 for what has no size (strings)."""
+    return math.ceil(count * _bits(dtype) / 8)
 
 
 def _bits(dtype: str) -> int:
