@@ -8,14 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 from ort_metainfer.errors import ProviderError
 from ort_metainfer.problem import Device
+from ort_metainfer.providers.acl import AclProvider
 from ort_metainfer.providers.base import Availability, Provider
+from ort_metainfer.providers.cann import CannProvider
+from ort_metainfer.providers.coreml import CoreMlProvider
 from ort_metainfer.providers.cpu import CpuProvider
+from ort_metainfer.providers.cuda import CudaProvider
+from ort_metainfer.providers.directml import DirectMlProvider
+from ort_metainfer.providers.dnnl import DnnlProvider
 from ort_metainfer.providers.ggml import GgmlProvider
+from ort_metainfer.providers.migraphx import MiGraphXProvider
+from ort_metainfer.providers.nnapi import NnapiProvider
 from ort_metainfer.providers.nxrt import NxrtProvider
 from ort_metainfer.providers.openvino import OpenVinoProvider
 from ort_metainfer.providers.qnn import QnnProvider
+from ort_metainfer.providers.rocm import RocmProvider
+from ort_metainfer.providers.tensorrt import TensorRtProvider
 from ort_metainfer.providers.tensorrt_rtx import TensorRtRtxProvider
+from ort_metainfer.providers.vitisai import VitisAiProvider
 from ort_metainfer.providers.webgpu import WebGpuProvider
+from ort_metainfer.providers.xnnpack import XnnpackProvider
 from ort_metainfer.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -39,6 +51,18 @@ OURS: tuple[Provider, ...] = (
     WebGpuProvider(),
     GgmlProvider(),
     TensorRtRtxProvider(),
+    TensorRtProvider(),
+    CudaProvider(),
+    MiGraphXProvider(),
+    DirectMlProvider(),
+    CoreMlProvider(),
+    CannProvider(),
+    VitisAiProvider(),
+    NnapiProvider(),
+    DnnlProvider(),
+    XnnpackProvider(),
+    AclProvider(),
+    RocmProvider(),
 )
 SUFFIX = "ExecutionProvider"
 
