@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from ort_metainfer.providers.base import Option
 from ort_metainfer.providers.capabilities import Capabilities, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn
-from ort_metainfer.providers.plugin_provider import PlugInProvider
+from ort_metainfer.providers.plugin_provider import PlugInProvider, option_table
 
 __all__ = ["GgmlProvider"]
 
@@ -34,10 +33,6 @@ LOG = "ORT_GGML_LOG"
 MISSING = ("MaxPool", "AveragePool", "GlobalAveragePool", "HardSigmoid", "If")
 
 
-def _options(*options: Option) -> Mapping[str, Option]:
-    return MappingProxyType({option.name: option for option in options})
-
-
 class GgmlProvider(PlugInProvider):
     """Stores matrices in float16 unless told otherwise; takes a graph whole or not at all."""
 
@@ -50,7 +45,7 @@ class GgmlProvider(PlugInProvider):
     install: ClassVar[str] = (
         "pip install --no-deps onnxruntime-ggml (without --no-deps, pip puts an older onnxruntime in place of yours)"
     )
-    options: ClassVar[Mapping[str, Option]] = _options(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option(
             name="weights",
             values=("f16", "f32"),

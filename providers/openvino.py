@@ -12,22 +12,24 @@ What differs between the two ways, each seen running (plug-in 1.8.1 with onnxrun
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from ort_metainfer.errors import ProviderError, StrategyError
 from ort_metainfer.hardware.devices import cpu_device, onnxruntime_hardware
+from ort_metainfer.hardware.files import SYSTEM
 from ort_metainfer.problem import Device
-from ort_metainfer.providers.base import Availability, Option, Provider
+from ort_metainfer.providers.base import Availability, Option
+from ort_metainfer.providers.capabilities import Capabilities
+from ort_metainfer.providers.openvino_facts import BUILT_IN, CAPABILITIES, OPTIONS, OWNERS
 from ort_metainfer.providers.plugin import PlugIn, distribution_version
+from ort_metainfer.providers.plugin_provider import PlugInProvider, memory_mb, told
 from ort_metainfer.strategy import Strategy
 
 __all__ = ["OpenVinoProvider"]
 
 NAME = "OpenVINOExecutionProvider"
-BUILT_IN = "onnxruntime-openvino"
 INTEL_VENDOR_ID = 0x8086
 PLUG_IN = PlugIn(
     distribution="onnxruntime-ep-openvino",
@@ -38,108 +40,57 @@ PLUG_IN = PlugIn(
 ORDER = ("CPU", "AUTO", "GPU", "NPU")
 """Devices, best first: the two that were run here, the one that EPContext models work on before the other."""
 
-PROPERTIES = "OpenVINO documentation, properties of the CPU device (ov::hint, ov::streams)"
 
-
-def _options(*options: Option) -> Mapping[str, Option]:
-    return MappingProxyType({option.name: option for option in options})
-
-
-class OpenVinoProvider(Provider):
+class OpenVinoProvider(PlugInProvider):
     """Runs whole graphs through OpenVINO. Without a precision hint it computes in bf16 where the CPU has it."""
 
     name: ClassVar[str] = NAME
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "npu")
     default_is_lossy: ClassVar[bool] = True
     run_on_hardware: ClassVar[bool] = True
-    options: ClassVar[Mapping[str, Option]] = _options(
-        Option(
-            name="INFERENCE_PRECISION_HINT",
-            values=("f32", "bf16", "f16"),
-            default="",
-            meaning="type that float32 models are computed in; unset, the device's fastest",
-            lossy_values=("bf16", "f16"),
-            source=f"{PROPERTIES}; relative error 6e-9 with f32, 2.5e-4 with bf16 and f16 (ResNet-50, own measurement)",
-        ),
-        Option(
-            name="EXECUTION_MODE_HINT",
-            values=("PERFORMANCE", "ACCURACY"),
-            default="PERFORMANCE",
-            meaning="whether the device may choose a smaller type; a precision hint wins over it",
-            lossy_values=("PERFORMANCE",),
-            source=f"{PROPERTIES}; ACCURACY gives the results of f32, with a bf16 hint those of bf16 (own measurement)",
-        ),
-        Option(
-            name="PERFORMANCE_HINT",
-            values=("LATENCY", "THROUGHPUT"),
-            default="LATENCY",
-            meaning="one request with all cores, or several side by side",
-            source=PROPERTIES,
-        ),
-        Option("NUM_STREAMS", (), "1", "requests computed side by side: a positive number", source=PROPERTIES),
-        Option(
-            name="INFERENCE_NUM_THREADS",
-            values=(),
-            default="",
-            meaning="threads, a positive number; OpenVINO does not heed intra_op_num_threads",
-            source=PROPERTIES,
-        ),
-        Option("ENABLE_CPU_PINNING", ("YES", "NO"), "YES", "whether threads stay on their core", source=PROPERTIES),
-    )
+    plug_in: ClassVar[PlugIn] = PLUG_IN
+    options: ClassVar[Mapping[str, Option]] = OPTIONS
+    capabilities: ClassVar[Capabilities] = CAPABILITIES
 
     def availability(self) -> Availability:
         """Built in, or the plug-in's package with Intel hardware to run on."""
         import onnxruntime
 
-        if _is_built_in():
-            version = distribution_version(BUILT_IN, "onnxruntime") or onnxruntime.__version__
-            return Availability(True, "built-in", f"built into {BUILT_IN} {version}", version)
-        version = PLUG_IN.version
-        if version is None:
-            return Availability(False, None, _what_to_install())
-        if not hasattr(onnxruntime, "register_execution_provider_library"):
-            reason = f"{PLUG_IN.distribution} {version} needs onnxruntime 1.23 or later, this is"
-            return Availability(False, "plug-in", f"{reason} {onnxruntime.__version__}; upgrade it", version)
-        if not _has_intel_hardware():
-            return Availability(False, "plug-in", _no_device(version), version)
-        return Availability(True, "plug-in", f"{PLUG_IN.distribution} {version} is installed", version)
+        if not _is_built_in():
+            return super().availability()
+        version = distribution_version(BUILT_IN, "onnxruntime") or onnxruntime.__version__
+        return Availability(True, "built-in", f"built into {BUILT_IN} {version}", version)
 
     def devices(self) -> tuple[Device, ...]:
         """CPU and AUTO, then GPU and NPU where there are any."""
-        found = self.availability()
-        if not found.usable:
-            raise ProviderError(found.reason)
+        if not _is_built_in():
+            return super().devices()
         driver = next(iter(self.versions().values()), None)
-        if found.how == "built-in":
-            return tuple(_built_in_device(name, driver) for name in _built_in_device_names())
-        offered = _by_device_name(PLUG_IN.devices())
-        if not offered:
-            raise ProviderError(_no_device(found.version))
-        return tuple(_device(name, devices[0]) for name, devices in offered.items())
+        return tuple(_built_in_device(name, driver) for name in _built_in_device_names())
 
     def versions(self) -> dict[str, str]:
-        """The package that holds OpenVINO, with its version."""
+        """The package that holds OpenVINO, with its version, and the NPU driver's where there is one."""
         if _is_built_in():
-            distribution, version = BUILT_IN, distribution_version(BUILT_IN, "onnxruntime")
+            version = distribution_version(BUILT_IN, "onnxruntime")
+            found = {} if version is None else {BUILT_IN: version}
         else:
-            distribution, version = PLUG_IN.distribution, PLUG_IN.version
-        return {} if version is None else {distribution: version}
+            found = super().versions()
+        driver = self.driver_version()
+        return {**found, "intel_vpu driver": driver} if found and driver else found
+
+    def driver_version(self) -> str | None:
+        """Of the NPU's kernel module, where it has a version of its own; the CPU needs none."""
+        return (SYSTEM.read("/sys/module/intel_vpu/version", 256) or "").strip() or None
 
     def attach(self, options: Any, strategy: Strategy) -> list[tuple[str, dict[str, str]]] | None:
         """Add the strategy's device to ``options``, or return the built-in provider by its name."""
-        properties = dict(self.check(strategy))
-        found = self.availability()
-        if not found.usable:
-            raise ProviderError(found.reason)
-        if found.how == "built-in":
-            name = self._device_name(strategy, _built_in_device_names())
-            return [(self.name, {"device_type": name, **_load_config(name, properties)})]
-        offered = _by_device_name(PLUG_IN.devices())
-        if not offered:
-            raise ProviderError(_no_device(found.version))
-        name = self._device_name(strategy, tuple(offered))
-        options.add_provider_for_devices(offered[name], _load_config(name, properties))
-        return None
+        if not _is_built_in():
+            return super().attach(options, strategy)
+        properties = self.check(strategy)
+        name = self.chosen_device(strategy, _built_in_device_names())
+        if name is None:
+            raise ProviderError(f"{self.name} is installed and offers no device here; reinstall its package")
+        return [(self.name, {"device_type": name, **self._given(name, properties)})]
 
     def is_lossy(self, strategy: Strategy) -> bool:
         """Lossy unless float32 is demanded: by the precision hint, or without one by the execution mode."""
@@ -149,24 +100,48 @@ class OpenVinoProvider(Provider):
             return precision != "f32"
         return properties.get("EXECUTION_MODE_HINT") != "ACCURACY"
 
-    def check(self, strategy: Strategy) -> Mapping[str, str]:
-        """The base class's check, and numbers where numbers are wanted: OpenVINO takes 0 and 99 without a word."""
-        properties = super().check(strategy)
-        for name in ("NUM_STREAMS", "INFERENCE_NUM_THREADS"):
-            value = properties.get(name, "1")
-            if not value.isdecimal() or int(value) < 1:
-                raise StrategyError(f"{self.name} option {name} must be a positive number, got {value!r}")
-        return properties
+    def _not_installed(self) -> str:
+        return _what_to_install()
 
-    def _device_name(self, strategy: Strategy, offered: tuple[str, ...]) -> str:
-        name = self.chosen_device(strategy, offered)
-        if name is None:
-            raise ProviderError(f"{self.name} is installed and offers no device here; reinstall its package")
-        return name
+    def _found_here(self, package: str, version: str) -> Availability:
+        if not _has_intel_hardware():
+            return Availability(False, "plug-in", _no_device(version), version)
+        return super()._found_here(package, version)
 
+    def _no_device(self) -> str:
+        return _no_device(self.plug_in.version)
 
-def _load_config(name: str, properties: Mapping[str, str]) -> dict[str, str]:
-    return {"load_config": json.dumps({name: dict(properties)})} if properties else {}
+    def _named(self, offered: Sequence[Any]) -> Mapping[str, list[Any]]:
+        """OpenVINO's device name -> its OrtEpDevices, best first; AUTO may span several pieces of hardware."""
+        named: dict[str, list[Any]] = {}
+        for device in offered:
+            says = told(device)
+            name = says.get("ov_meta_device") or says.get("ov_device") or device.device.type.name
+            named.setdefault(name, []).append(device)
+        return {name: named[name] for name in sorted(named, key=_rank)}
+
+    def _device(self, name: str, offered: Any) -> Device:
+        says, kind = told(offered), offered.device.type.name.lower()
+        driver = says.get("NPU_DRIVER_VERSION") or says.get("version")
+        if kind == "cpu":
+            return _on_cpu(name, driver)
+        full_name, vendor = says.get("FULL_DEVICE_NAME", name), offered.device.vendor
+        return Device(NAME, kind, full_name, vendor, name, driver=driver, memory_mb=memory_mb(offered))
+
+    def _given(self, name: str, properties: Mapping[str, str]) -> dict[str, str]:
+        """``load_config``, keyed by the device; what is for another device OpenVINO would refuse with less to say.
+
+        Raises:
+            StrategyError: a property that this device does not have.
+        """
+        family = name.partition(".")[0]
+        for property_name in properties:
+            owners = OWNERS.get(property_name.partition("_")[0], OWNERS.get(property_name, (family,)))
+            if family not in owners:
+                raise StrategyError(
+                    f"{self.name} option {property_name} is for the device {' or '.join(owners)}, this is {name}"
+                )
+        return {"load_config": json.dumps({name: dict(properties)})} if properties else {}
 
 
 def _is_built_in() -> bool:
@@ -205,33 +180,9 @@ def _built_in_device_names() -> tuple[str, ...]:
     return tuple(sorted(binding.get_available_openvino_device_ids(), key=_rank))
 
 
-def _by_device_name(offered: list[Any]) -> dict[str, list[Any]]:
-    """OpenVINO's device name -> its OrtEpDevices, best first; AUTO may span several pieces of hardware.
-
-    Virtual devices (a caller can register the library for them) compile for absent hardware and cannot run: left out.
-    """
-    named: dict[str, list[Any]] = {}
-    for device in offered:
-        told = dict(device.ep_metadata)
-        if told.get("is_virtual") == "1":
-            continue
-        name = told.get("ov_meta_device") or told.get("ov_device") or device.device.type.name
-        named.setdefault(name, []).append(device)
-    return {name: named[name] for name in sorted(named, key=_rank)}
-
-
 def _rank(name: str) -> tuple[int, str]:
     family = name.partition(".")[0]
     return (ORDER.index(family) if family in ORDER else len(ORDER), name)
-
-
-def _device(name: str, offered: Any) -> Device:
-    told, kind = dict(offered.ep_metadata), offered.device.type.name.lower()
-    full_name = told.get("FULL_DEVICE_NAME", name)
-    vendor, version = offered.device.vendor, told.get("version")
-    if kind == "cpu":
-        return _on_cpu(name, version)
-    return Device(NAME, kind, full_name, vendor=vendor, provider_device=name, driver=version)
 
 
 def _built_in_device(name: str, driver: str | None) -> Device:

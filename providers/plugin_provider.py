@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from ort_metainfer.errors import ProviderError
 from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.problem import Device
-from ort_metainfer.providers.base import Availability, Provider
+from ort_metainfer.providers.base import Availability, Option, Provider
 from ort_metainfer.providers.plugin import PlugIn
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["PlugInProvider"]
+__all__ = ["PlugInProvider", "memory_mb", "option_table", "told"]
 
 ONE_DEVICE = ""
 """Name of a provider's device where it has but one, which then needs no name."""
@@ -61,12 +62,13 @@ class PlugInProvider(Provider):
         """The package's."""
         return {} if self.plug_in.version is None else {self.plug_in.distribution: self.plug_in.version}
 
-    def attach(self, options: Any, strategy: Strategy) -> None:
+    def attach(self, options: Any, strategy: Strategy) -> list[tuple[str, dict[str, str]]] | None:
         """Add the strategy's device to ``options``, its library registered if need be."""
         properties = self.check(strategy)
         offered = self._offered()
         name = self._chosen(strategy, offered)
         options.add_provider_for_devices(offered[name], self._given(name, properties))
+        return None
 
     # ---- what an adapter may say otherwise ---------------------------------------------------------------------------
 
@@ -115,6 +117,11 @@ class PlugInProvider(Provider):
         if not named:
             raise ProviderError(self._no_device())
         return named
+
+
+def option_table(*options: Option) -> Mapping[str, Option]:
+    """Options by their names, not to be changed."""
+    return MappingProxyType({option.name: option for option in options})
 
 
 def told(offered: Any) -> dict[str, str]:

@@ -23,7 +23,7 @@ from ort_metainfer.problem import Device
 from ort_metainfer.providers.base import Availability, Option
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn
-from ort_metainfer.providers.plugin_provider import PlugInProvider, told
+from ort_metainfer.providers.plugin_provider import PlugInProvider, option_table, told
 from ort_metainfer.strategy import Strategy
 
 __all__ = ["QnnProvider"]
@@ -60,10 +60,6 @@ PERFORMANCE_MODES = (
 ON_OFF = ("0", "1")
 
 
-def _options(*options: Option) -> Mapping[str, Option]:
-    return MappingProxyType({option.name: option for option in options})
-
-
 class QnnProvider(PlugInProvider):
     """The adapter always says which backend; without an option that is the NPU's."""
 
@@ -73,7 +69,7 @@ class QnnProvider(PlugInProvider):
     plug_in: ClassVar[PlugIn] = PLUG_IN
     oldest_onnxruntime: ClassVar[str] = "1.24.2"
     proven: ClassVar[str] = "the x86-64 simulator only"
-    options: ClassVar[Mapping[str, Option]] = _options(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option("backend_type", tuple(BACKENDS), "htp", "NPU, GPU, or the reference CPU backend", source=DOCUMENT),
         Option(
             name="htp_performance_mode",

@@ -105,8 +105,11 @@ class BrokenProvider(Provider):
 
 
 def all_providers() -> tuple[Provider, ...]:
-    """Every adapter, the CPU's first, third parties' last; loads their entry points at the first call."""
-    return (*OURS, *_third_parties())
+    """Every adapter, the CPU's first, third parties' last; loads their entry points at the first call.
+
+    Before the third parties' stand plug-in packages that are installed and that no adapter speaks for.
+    """
+    return (*OURS, *_discovered(), *_third_parties())
 
 
 def get_provider(name: str) -> Provider:
@@ -156,7 +159,18 @@ def without_adapter() -> tuple[str, ...]:
 def _find(name: str) -> Provider | None:
     spellings = {name, f"{name}{SUFFIX}", name.removesuffix(SUFFIX)}
     ours = next((provider for provider in OURS if provider.name in spellings), None)
-    return ours or next((provider for provider in _third_parties() if provider.name in spellings), None)
+    if ours is not None:
+        return ours
+    others = (*_third_parties(), *_discovered())
+    return next((provider for provider in others if provider.name in spellings), None)
+
+
+@lru_cache(maxsize=1)
+def _discovered() -> tuple[Provider, ...]:
+    from ort_metainfer.providers.discovered import discover
+    from ort_metainfer.start import PLUG_IN_MODULES
+
+    return discover(PLUG_IN_MODULES, {provider.name for provider in (*OURS, *_third_parties())})
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,6 @@ where it is used. It is another thing than the TensorRT provider that onnxruntim
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from ort_metainfer.hardware.devices import onnxruntime_hardware
@@ -17,7 +16,7 @@ from ort_metainfer.problem import Device
 from ort_metainfer.providers.base import Availability, Option
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn, distribution_version
-from ort_metainfer.providers.plugin_provider import PlugInProvider, memory_mb, told
+from ort_metainfer.providers.plugin_provider import PlugInProvider, memory_mb, option_table, told
 
 __all__ = ["TensorRtRtxProvider"]
 
@@ -40,10 +39,6 @@ NVIDIA_VENDOR_ID = 0x10DE
 ON_OFF = ("0", "1")
 
 
-def _options(*options: Option) -> Mapping[str, Option]:
-    return MappingProxyType({option.name: option for option in options})
-
-
 class TensorRtRtxProvider(PlugInProvider):
     """Computes in the types of the model: it has no switch for less."""
 
@@ -52,7 +47,7 @@ class TensorRtRtxProvider(PlugInProvider):
     plug_in: ClassVar[PlugIn] = PLUG_IN
     oldest_onnxruntime: ClassVar[str] = "1.24"
     install: ClassVar[str] = f"pip install {DISTRIBUTIONS[0]} (CUDA 12: {DISTRIBUTIONS[1]})"
-    options: ClassVar[Mapping[str, Option]] = _options(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option(
             name="enable_cuda_graph",
             values=ON_OFF,

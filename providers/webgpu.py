@@ -18,7 +18,6 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from ort_metainfer.hardware.devices import onnxruntime_hardware
@@ -27,7 +26,7 @@ from ort_metainfer.problem import Device
 from ort_metainfer.providers.base import Availability, Option
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn
-from ort_metainfer.providers.plugin_provider import PlugInProvider, memory_mb, told
+from ort_metainfer.providers.plugin_provider import PlugInProvider, memory_mb, option_table, told
 
 __all__ = ["WebGpuProvider"]
 
@@ -53,10 +52,6 @@ def _cache(name: str, default: str, what: str) -> Option:
     return Option(name, CACHE_MODES, default, f"how {what} are kept for the next use", source=SOURCE)
 
 
-def _options(*options: Option) -> Mapping[str, Option]:
-    return MappingProxyType({option.name: option for option in options})
-
-
 class WebGpuProvider(PlugInProvider):
     """One device, whichever adapter Dawn (Google's implementation of WebGPU) picks. Exact in float32."""
 
@@ -65,7 +60,7 @@ class WebGpuProvider(PlugInProvider):
     plug_in: ClassVar[PlugIn] = PLUG_IN
     oldest_onnxruntime: ClassVar[str] = "1.24.4"
     proven: ClassVar[str] = "a software rasteriser (SwiftShader) only"
-    options: ClassVar[Mapping[str, Option]] = _options(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option("preferredLayout", ("NHWC", "NCHW"), "NHWC", "memory layout that convolutions are given", source=SOURCE),
         Option(
             name="powerPreference",

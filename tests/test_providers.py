@@ -456,7 +456,7 @@ def test_openvino_is_lossy_unless_float32_is_demanded(options: dict[str, str], l
 @pytest.mark.parametrize("name", ["NUM_STREAMS", "INFERENCE_NUM_THREADS"])
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", ""])
 def test_a_count_must_be_a_positive_number(name: str, value: str) -> None:
-    with pytest.raises(StrategyError, match=f"{name} must be a positive number"):
+    with pytest.raises(StrategyError, match=f"{name} must be a whole number from 1"):
         OpenVinoProvider().check(Strategy(provider=OV, provider_options={name: value}))
 
 

@@ -18,7 +18,8 @@ import pytest
 import ort_metainfer
 from ort_metainfer import places, start
 from ort_metainfer.errors import ProviderError
-from ort_metainfer.providers import nxrt, openvino
+from ort_metainfer.providers import registry
+from ort_metainfer.providers.plugin_provider import PlugInProvider
 from ort_metainfer.settings import Settings
 from ort_metainfer.spec import SessionSpec
 from ort_metainfer.strategy_cache.store import open_cache
@@ -162,10 +163,8 @@ def test_a_decision_made_beside_an_edited_file_takes_no_shortcut(
 
 
 def test_the_modules_looked_for_are_those_of_the_adapters() -> None:
-    plugged = [
-        value for module in (nxrt, openvino) for value in vars(module).values() if hasattr(value, "registration")
-    ]
-    assert sorted(start.PLUG_IN_MODULES) == sorted(plug.module for plug in plugged if not isinstance(plug, type))
+    plugged = [provider.plug_in.module for provider in registry.OURS if isinstance(provider, PlugInProvider)]
+    assert sorted(start.PLUG_IN_MODULES) == sorted(plugged)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere platformdirs itself is asked")
