@@ -17,6 +17,7 @@ COMMANDS = {  # name of the command: module of this package that holds it under 
     "bench": "bench",
     "explain": "explain",
     "devices": "devices",
+    "probe": "probe",
     "cache": "cache",
     "doctor": "doctor",
     "demo": "demo",

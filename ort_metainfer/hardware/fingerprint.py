@@ -51,7 +51,7 @@ def fingerprint_strategies(
         TrialError: no child process can be started.
     """
     strategies = available_strategies(providers)
-    emulated = emulated_strategies(tuple(strategies))
+    emulated = emulated_strategies(strategies)
     hopeless: set[str] = set()
     rows: list[ReferenceTiming] = []
     for position, network in enumerate(networks):

@@ -42,6 +42,9 @@ __all__ = [
 
 PROFILES, EFFECTS = "profiles", "effects"
 
+BETWEEN = " > "
+"""Between the keys of two profiles in the key of their effects."""
+
 PROBE_SHARE = 0.4
 """Share of the budget for the probe, the rest is the fingerprint's: 10 s and 15 s of 25."""
 
@@ -145,7 +148,7 @@ def measure_profile(
 
 
 def _probed(tools: Instruments, device: Device, deadline: float, tell: Say) -> Profile:
-    """The probe's profile; where its process came to nothing, a profile that says so: the fingerprint is still taken."""
+    """The probe's profile; where its process came to nothing, one that says so: the fingerprint is still taken."""
     try:
         return tools.probe(device, deadline, tell)
     except TrialError as error:
@@ -182,11 +185,12 @@ def all_profiles(cache: Store) -> tuple[Profile, ...]:
     return tuple(sorted(found, key=lambda profile: profile.measured_at, reverse=True))
 
 
-def known_effects(cache: Store) -> Iterator[ToolchainEffect]:
-    """Every toolchain effect that was recorded."""
+def known_effects(cache: Store, profile: Profile) -> Iterator[ToolchainEffect]:
+    """Toolchain effects that were recorded between ``profile`` and those of other versions."""
     for key in cache.keys(EFFECTS):
-        row = cache.get(EFFECTS, key) or {}
-        entries = row.get("effects")
+        if profile.key not in key.split(BETWEEN):
+            continue
+        entries = (cache.get(EFFECTS, key) or {}).get("effects")
         for entry in entries if isinstance(entries, list) else ():
             try:
                 versions = {name: (then, now) for name, (then, now) in entry["versions"].items()}
@@ -202,7 +206,7 @@ def _charge_versions(cache: Store, measured: Profile) -> Profile:
             continue
         effects = toolchain_effects(other, measured)
         row = {"effects": [effect.as_dict() for effect in effects], "recorded_at": measured.measured_at}
-        cache.put(EFFECTS, f"{other.key} > {measured.key}", row)
+        cache.put(EFFECTS, f"{other.key}{BETWEEN}{measured.key}", row)
         if effects:
             measured = flag_effects(measured, effects)
             cache.put(PROFILES, other.key, flag_effects(other, effects).as_dict())

@@ -6,7 +6,7 @@ what it means; what is to mean something else gets another name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from ort_metainfer.strategy import Strategy
@@ -39,10 +39,12 @@ REFERENCE_STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
         "cuda": Strategy(provider=CUDA),
         "cuda-f32": Strategy(provider=CUDA, provider_options={"use_tf32": "0"}),
         "tensorrt": Strategy(provider=TENSORRT),
-        "tensorrt-fp16": Strategy(provider=TENSORRT, provider_options={"trt_fp16_enable": "1"}),
+        "tensorrt-fp16": Strategy(provider=TENSORRT, provider_options={"trt_fp16_enable": "True"}),
         "tensorrt-rtx": Strategy(provider="NvTensorRTRTXExecutionProvider"),
         "migraphx": Strategy(provider="MIGraphXExecutionProvider"),
-        "migraphx-fp16": Strategy(provider="MIGraphXExecutionProvider", provider_options={"migraphx_fp16_enable": "1"}),
+        "migraphx-fp16": Strategy(
+            provider="MIGraphXExecutionProvider", provider_options={"migraphx_fp16_enable": "True"}
+        ),
         "directml": Strategy(provider="DmlExecutionProvider"),
         "coreml": Strategy(provider="CoreMLExecutionProvider"),
         "xnnpack": Strategy(provider="XnnpackExecutionProvider"),
@@ -61,28 +63,23 @@ REFERENCE_STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
 
 
 def available_strategies(providers: Collection[str] | None = None) -> Mapping[str, Strategy]:
-    """Those whose provider can be used here, in the list's order.
+    """Those whose provider can be used here, in the list's order; a provider without an entry has one under its name.
 
     Args:
         providers: those allowed, by name; None: all but opt-in and emulated ones. The CPU's are always there.
     """
     from ort_metainfer.providers import usable_providers
 
-    usable = {provider.name for provider in usable_providers(providers)}
-    return {name: strategy for name, strategy in REFERENCE_STRATEGIES.items() if strategy.provider in usable}
+    usable = [provider.name for provider in usable_providers(providers)]
+    found = {name: strategy for name, strategy in REFERENCE_STRATEGIES.items() if strategy.provider in usable}
+    listed = {strategy.provider for strategy in found.values()}
+    return found | {name: Strategy(provider=name) for name in usable if name not in listed}
 
 
-def emulated_strategies(names: Sequence[str]) -> frozenset[str]:
-    """Those of ``names`` whose provider only imitates its hardware here: their timing says nothing."""
-    from ort_metainfer.errors import ProviderError
+def emulated_strategies(strategies: Mapping[str, Strategy]) -> frozenset[str]:
+    """Names of those whose provider only imitates its hardware here: their timing says nothing."""
     from ort_metainfer.providers import get_provider
 
-    found = set()
-    for name in names:
-        provider = REFERENCE_STRATEGIES[name].provider
-        try:
-            if provider is not None and get_provider(provider).availability().emulated:
-                found.add(name)
-        except ProviderError:  # no adapter: then it is not available either
-            continue
-    return frozenset(found)
+    providers = {strategy.provider for strategy in strategies.values() if strategy.provider is not None}
+    emulated = {name for name in providers if get_provider(name).availability().emulated}
+    return frozenset(name for name, strategy in strategies.items() if strategy.provider in emulated)

@@ -17,7 +17,9 @@ from ort_metainfer.hardware.reference_figures import STEADY
 __all__ = [
     "EFFECT",
     "NOT_REPEATABLE",
+    "Change",
     "ToolchainEffect",
+    "changes",
     "flag_effects",
     "flag_unrepeatable",
     "is_same_device",
@@ -62,6 +64,29 @@ class ToolchainEffect:
         return (
             f"{self.feature}: {self.before:.3g} {self.unit} became {self.after:.3g} ({self.ratio:.2f}x) with {changed}"
         )
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure of two profiles; ``ratio`` as in :class:`ToolchainEffect`, ``large`` where it is past 15%."""
+
+    feature: str
+    before: float
+    after: float
+    ratio: float
+    unit: str
+    large: bool
+
+
+def changes(before: Profile, after: Profile) -> tuple[Change, ...]:
+    """Every measured figure that two profiles of one device share, the largest change first."""
+    if not is_same_device(before, after):
+        return ()
+    pairs = sorted(_pairs(before, after), key=lambda pair: -abs(pair[2]))
+    return tuple(
+        Change(now.name, then.value, now.value, math.exp(change), now.unit, abs(change) > math.log(STEADY))
+        for then, now, change in pairs
+    )
 
 
 def is_same_device(first: Profile, second: Profile) -> bool:
@@ -116,17 +141,22 @@ def _changed_versions(before: Profile, after: Profile) -> dict[str, tuple[str, s
 
 def _apart(before: Profile, after: Profile, heed_spread: bool = True) -> Iterator[tuple[Feature, Feature, float]]:
     """Measured features that both have and that differ by more than 15%, with their ratio."""
+    for then, now, change in _pairs(before, after):
+        blur = (then.spread or 0.0) / 2 + (now.spread or 0.0) / 2 if heed_spread else 0.0
+        if abs(change) > max(math.log(STEADY), math.log1p(blur)):
+            yield then, now, math.exp(change)
+
+
+def _pairs(before: Profile, after: Profile) -> Iterator[tuple[Feature, Feature, float]]:
+    """Measured features that both have, with the natural logarithm of their ratio."""
     earlier = {feature.name: feature for feature in before.features if feature.origin in MEASURED}
     for now in after.features:
         then = earlier.get(now.name)
         if then is None or now.origin not in MEASURED or then.unit != now.unit:
             continue
         change = _log_change(then, now)
-        if change is None:
-            continue
-        blur = (then.spread or 0.0) / 2 + (now.spread or 0.0) / 2 if heed_spread else 0.0
-        if abs(change) > max(math.log(STEADY), math.log1p(blur)):
-            yield then, now, math.exp(change)
+        if change is not None:
+            yield then, now, change
 
 
 def _log_change(then: Feature, now: Feature) -> float | None:
