@@ -146,6 +146,7 @@ class Trial:
     after: HardwareState | None = None
     placement: Placement | None = None
     simulated: bool = False
+    flags: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> Mapping[str, int]:
