@@ -196,11 +196,23 @@ def load_chips(file: Path) -> Mapping[str, Chip]:
         raise ProviderError(f"chip descriptions {file} are not TOML: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise ProviderError(f"chip descriptions {file}: {type(error).__name__}: {error}") from error
-    hosts = {chip.name for chip in chips}
-    stray = next((chip for chip in chips if chip.host is not None and chip.host not in hosts), None)
-    if stray is not None:
-        raise ProviderError(f"chip descriptions {file}: {stray.name} names the host {stray.host!r}, which is not there")
-    return MappingProxyType({chip.name: chip for chip in chips})
+    known = {chip.name: chip for chip in chips}
+    for chip in chips:
+        _check(chip, known, file)
+    return MappingProxyType(known)
+
+
+def _check(chip: Chip, known: Mapping[str, Chip], file: Path) -> None:
+    """Raise where a chip could not be reckoned with."""
+    host = known.get(chip.host or chip.name)
+    if (chip.host is None) != (chip.kind == "cpu") or host is None or host.kind != "cpu":
+        raise ProviderError(
+            f"chip descriptions {file}: {chip.name} needs a described processor as host, got {chip.host!r}"
+        )
+    if chip.bandwidth is None and chip.link.bandwidth is None:
+        raise ProviderError(f"chip descriptions {file}: {chip.name} states neither its memory's bandwidth nor a link's")
+    if not chip.peak:
+        raise ProviderError(f"chip descriptions {file}: {chip.name} states no peak")
 
 
 class _Reader:
@@ -212,7 +224,9 @@ class _Reader:
     def chip(self, entry: Mapping[str, Any]) -> Chip:
         strays = sorted(set(entry) - _KEYS)
         if strays:
-            raise ValueError(f"{entry.get('name')} has the unknown key {strays[0]!r}; known: {', '.join(sorted(_KEYS))}")
+            raise ValueError(
+                f"{entry.get('name')} has the unknown key {strays[0]!r}; known: {', '.join(sorted(_KEYS))}"
+            )
         if entry["kind"] not in KINDS:
             raise ValueError(f"{entry['name']} is of kind {entry['kind']!r}; must be one of {', '.join(KINDS)}")
         usage = {**self._plain["defaults"][entry["kind"]], **{name: entry[name] for name in _USAGE if name in entry}}

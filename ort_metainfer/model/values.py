@@ -40,8 +40,8 @@ class Values:
         dtypes = {value.name: dtype_name(value.type.tensor_type.elem_type) for value in _infos(inferred)}
         tensors = {tensor.name: tensor for tensor in (*inferred.initializer, *plain.initializer)}
         for node in (*inferred.node, *plain.node):
-            if operator_of(node) == "Constant" and node.output:
-                tensors |= {node.output[0]: item.t for item in node.attribute if item.HasField("t")}
+            if operator_of(node) == "Constant":
+                tensors |= {name: item.t for item in node.attribute if item.HasField("t") for name in node.output}
         dtypes |= {name: dtype_name(tensor.data_type) for name, tensor in tensors.items()}
         for node in plain.node:
             position = _TYPE_OF_INPUT.get(operator_of(node))
