@@ -16,10 +16,10 @@ from ort_metainfer.problem import Device, Graph
 from ort_metainfer.trials import duel as duelling
 from ort_metainfer.trials.channel import setup_plain, thresholds_plain
 from ort_metainfer.trials.child import Child
-from ort_metainfer.trials.ledger import Ledger, states_of, turns_of
+from ort_metainfer.trials.course import Course
+from ort_metainfer.trials.ledger import Ledger, states_of
 from ort_metainfer.trials.placement import with_reasons
 from ort_metainfer.trials.task import Feeds, Setup, Thresholds
-from ort_metainfer.trials.timing import Turn
 
 __all__ = ["ChildTrialHost"]
 
@@ -43,6 +43,8 @@ STEPS = {
     "opening": "creating the session",
     "checking": "running the model",
     "timing": "timing a run",
+    "rewriting": "rewriting the model",
+    "compiling": "compiling the model",
 }
 
 
@@ -76,7 +78,7 @@ class Dialogue:
                 self.child.send(request | {"seconds": self.deadline - time.monotonic()})
             elif event in STEPS:
                 self._begin(event, str(message.get("session", "")), message.get("limit_s"))
-            elif event == "round":
+            elif event in ("round", "aside"):
                 self._has_rounds = True
             elif event == "failed":
                 raise _error(message)
@@ -242,24 +244,25 @@ class ChildTrialHost:
     def duel(self, setup: Setup, trial: Trial, thresholds: Thresholds, deadline: float) -> Trial:
         """See :class:`~ort_metainfer.trials.task.TrialHost`."""
         request = self._request("duel", setup, thresholds) | {"strategy": trial.strategy.as_dict()}
-        rounds: list[dict[str, Turn]] = []
+        course = Course()
         child: Child | None = None
         # each contest's own timing is what its figures rest on: the race's becomes "before"
         trial = replace(trial, before=trial.after or trial.before, after=None)
         try:
             child = self._start()
             for message in Dialogue(child, deadline).events(request):
-                if message["event"] == "round":
-                    rounds.append(turns_of(message))
-                elif message["event"] in ("state", "done"):
+                course.note(message)
+                if message["event"] in ("state", "done"):
                     trial = replace(trial, after=states_of(message)[1])
         except MetainferError as error:
             if not (isinstance(error, TrialTimeout) and time.monotonic() >= deadline):
                 return replace(trial, failure=f"in the confirming duel, {error}")
         finally:
             self._end(child)
-        timing, gate = duelling.verdict(trial.timing, rounds, thresholds)
-        return replace(trial, duel=timing).with_gate(gate)
+        timing, gate = duelling.judge(trial.timing, course, thresholds)
+        flags = course.flags(thresholds.steady_only, (*duelling.CANDIDATE, *duelling.BASELINE))
+        told = (*trial.flags, *(f"duel: {flag}" for flag in flags))
+        return replace(trial, duel=timing, flags=told).with_gate(gate)
 
     def close(self) -> None:
         """End every child."""
