@@ -173,7 +173,7 @@ class Bench:
         return [*known, *(opened.run(feed) for feed in self.feeds[len(known) :])]
 
     def round(self, names: Sequence[str], alone: Mapping[str, str] | None = None) -> dict[str, Turn]:
-        """Every session takes one turn, in random order, all on the same feed; reported and kept.
+        """Every session takes one turn, in random order, all on the same feed; neither reported nor kept.
 
         Args:
             names: sessions.
@@ -192,9 +192,16 @@ class Bench:
                 turns[turn] = take_turn(self._runner(name, feed), self.plan, self.clock, run_twin)
         finally:
             gc.enable()
-        self.rounds.append(turns)
-        self.speaker.say("round", turns={turn: figures.as_dict() for turn, figures in turns.items()})
         return turns
+
+    def keep(self, turns: dict[str, Turn]) -> None:
+        """Report a round and let it count; the next one is on the next feed."""
+        self.rounds.append(turns)
+        self.say_round("round", turns)
+
+    def say_round(self, event: str, turns: Mapping[str, Turn], **fields: Any) -> None:
+        """Report a round as ``event``."""
+        self.speaker.say(event, turns={turn: figures.as_dict() for turn, figures in turns.items()}, **fields)
 
     def _runner(self, name: str, feed: Feed) -> Callable[[], object]:
         run = self.sessions[name].session.run

@@ -10,6 +10,10 @@ is announced before it is taken, so that the parent knows what a child was doing
     {"event": "trial", "candidate": 0, "trial": {...}}      what is known of a candidate before it is timed
     {"event": "untried", "candidate": 3, "reason": ...}
     {"event": "round", "turns": {session: {"runs_ms": [...], "cpu_ms": ..., "switches": ...}}}
+    {"event": "aside", "turns": ..., "reasons": [...]}      a round during which the machine changed
+    {"event": "restart", "reasons": [...]}                  the change stays: what follows is another series
+    {"event": "warmed", "session": ..., "runs": ..., "seconds": ..., "is_settled": true | false | null}
+    {"event": "cooled", "seconds": ...}                     a pause because of heat
     {"event": "state", "before": ..., "after": ...}         what else the machine does, at each look
     {"event": "done", ...}
     {"event": "failed", "error": "InputsError", "message": ...}

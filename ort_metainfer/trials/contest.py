@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from ort_metainfer.strategy import Strategy
@@ -12,9 +12,11 @@ from ort_metainfer.trials import gates, memory
 from ort_metainfer.trials.accuracy import compare_outputs
 from ort_metainfer.trials.bench import CPU, Bench, Opened, Refused, judge_outputs
 from ort_metainfer.trials.duel import ALONE, BASELINE, CANDIDATE, look_at
+from ort_metainfer.trials.steady import SteadyRounds
 from ort_metainfer.trials.task import Thresholds
-from ort_metainfer.trials.timing import LOOKS, MIN_ROUNDS, still_in
-from ort_metainfer.trials.turn import SLOW_MS, TurnPlan, rest
+from ort_metainfer.trials.timing import MIN_ROUNDS, still_in
+from ort_metainfer.trials.turn import TurnPlan, rest
+from ort_metainfer.trials.warmup import WarmUp, warm_up
 
 __all__ = ["Race", "hold_duel"]
 
@@ -29,34 +31,11 @@ MEMORY_RESERVE = 0.15
 
 UNOPTIMISED = Strategy(session_options={"graph_optimization_level": "disable"})
 
+WARM_SHARE = 0.03
+"""Share of the time left that warming up may take: once for the baseline, once for all sessions before the timing."""
+
 CREATION_GUESS = 1.5
 """A candidate's creation time over the baseline's, before one was seen (OpenVINO: 1.5 to 5, own measurement)."""
-
-
-class Watch:
-    """What else the machine does, up to the timing and during it."""
-
-    def __init__(self) -> None:
-        from ort_metainfer.hardware.state import LoadWatch
-
-        self._new = LoadWatch
-        self._watch, self._began = LoadWatch(), time.monotonic()
-        self.before: dict[str, Any] | None = None
-
-    def timing_begins(self) -> None:
-        """The stretch before ends; one shorter than 0.1 s says nothing, and is stretched."""
-        time.sleep(max(0.0, 0.1 - (time.monotonic() - self._began)))
-        self.before = asdict(self._watch.stop())
-        self._watch = self._new()
-
-    def report(self, bench: Bench) -> None:
-        """Say both states at a look: should this process be killed later, they are known."""
-        if len(bench.rounds) in LOOKS:
-            bench.speaker.say("state", **self.timing_ended())
-
-    def timing_ended(self) -> dict[str, Any]:
-        """Both states, as fields of the last event."""
-        return {"before": self.before, "after": asdict(self._watch.stop())}
 
 
 class Race:
@@ -85,10 +64,10 @@ class Race:
         Raises:
             Refused: the baseline or the reference cannot be created or run.
         """
-        watch, bench = Watch(), self.bench
+        steady, bench = SteadyRounds(self.bench), self.bench
         baseline = bench.open_measured("baseline", Strategy())
         self.baseline_creation_ms = baseline.creation_ms
-        self.latency_ms, again = warm_run(bench, baseline)
+        self.latency_ms, again = warm_baseline(bench, baseline)
         bench.plan = TurnPlan.of(self.latency_ms)
         bench.speaker.say("baseline", creation_ms=baseline.creation_ms, latency_ms=self.latency_ms)
         if _is_random(baseline, again):
@@ -101,9 +80,10 @@ class Race:
         bench.open("baseline_again", Strategy())
         if self.is_pipeline:
             bench.twins |= {"baseline": "baseline_again", "baseline_again": "baseline"}
-        watch.timing_begins()
-        self._time(watch)
-        return watch.timing_ended()
+        warm_all(bench, self.latency_ms)
+        steady.begin()
+        self._time(steady)
+        return steady.states()
 
     def _reference(self, baseline: Opened) -> list[Sequence[Any]]:
         """Outputs of the original model on the CPU provider, and the noise floor beside them."""
@@ -186,16 +166,13 @@ class Race:
         fields |= {"baseline_creation_ms": self.baseline_creation_ms, "noise_floor": self.noise_floor}
         self.bench.speaker.say("trial", candidate=index, trial={"gates": plain, **fields})
 
-    def _time(self, watch: Watch) -> None:
-        bench, is_over, round_s = self.bench, False, 0.0
-        while self.running and not is_over and bench.left_s() > round_s:
-            started = time.monotonic()
-            bench.round([*BASELINE, *self.running])
-            round_s = time.monotonic() - started
-            watch.report(bench)
-            staying, is_over = still_in(
-                bench.rounds, self.running, BASELINE, self.thresholds.confidence, self.thresholds.min_speedup
-            )
+    def _time(self, steady: SteadyRounds) -> None:
+        bench, is_over = self.bench, False
+        while self.running and not is_over and steady.has_time:
+            if not steady.take([*BASELINE, *self.running]):
+                continue
+            confidence = steady.course.confidence(self.thresholds.confidence)
+            staying, is_over = still_in(bench.rounds, self.running, BASELINE, confidence, self.thresholds.min_speedup)
             for name in set(self.running) - set(staying):
                 bench.release(name, f"{name}_twin")
             self.running = staying
@@ -213,21 +190,33 @@ def _is_random(opened: Opened, again: Sequence[Any]) -> bool:
     return comparison.mismatch is not None or comparison.error > gates.RANDOM_ERROR
 
 
-def warm_run(bench: Bench, opened: Opened) -> tuple[float, Sequence[Any]]:
-    """Milliseconds and outputs of a run after the process came to rest, for planning only.
+def warm_baseline(bench: Bench, opened: Opened) -> tuple[float, Sequence[Any]]:
+    """Milliseconds and outputs of a run once the process came to rest and the session settled, for planning only.
 
     Raises:
         Refused: onnxruntime raised.
     """
     bench.announce("checking", "baseline")
     rest(bench.clock)
-    for _ in range(2):  # a fast model's first run after a rest says little; a slow one's is enough
-        started = bench.clock.now_s()
-        outputs = opened.run(bench.feeds[0])
-        latency_ms = (bench.clock.now_s() - started) * 1000
-        if latency_ms > SLOW_MS:
-            break
-    return latency_ms, outputs
+    warm = warm_up(partial(opened.run, bench.feeds[0]), bench.clock, WARM_SHARE * bench.left_s(), min_runs=1)
+    _say_warmed(bench, "baseline", warm)
+    return warm.latency_ms or 0.0, warm.outputs
+
+
+def warm_all(bench: Bench, latency_ms: float) -> None:
+    """Every session that will take turns runs until it has settled, as far as the time for that reaches.
+
+    Raises:
+        Refused: onnxruntime raised.
+    """
+    cap_s = WARM_SHARE * bench.left_s() / max(1, len(bench.sessions))
+    for name, opened in bench.sessions.items():
+        bench.announce("checking", name)
+        _say_warmed(bench, name, warm_up(partial(opened.run, bench.feeds[0]), bench.clock, cap_s, latency_ms))
+
+
+def _say_warmed(bench: Bench, name: str, warm: WarmUp) -> None:
+    bench.speaker.say("warmed", session=name, runs=warm.runs, seconds=warm.seconds, is_settled=warm.is_settled)
 
 
 def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[str, Any]:
@@ -239,10 +228,10 @@ def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[
     Raises:
         Refused: a session cannot be created or run.
     """
-    watch, is_pipeline = Watch(), bench.setup.objective == "pipeline"
+    steady, is_pipeline = SteadyRounds(bench), bench.setup.objective == "pipeline"
     candidate = bench.open_measured("candidate", strategy)
     baseline = bench.open_measured("baseline", Strategy())
-    latency_ms, _ = warm_run(bench, baseline)
+    latency_ms, _ = warm_baseline(bench, baseline)
     candidate.first = baseline.first = None  # the race has judged them
     bench.plan = TurnPlan.of(latency_ms)
     bench.open("baseline_again", Strategy())
@@ -251,13 +240,12 @@ def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[
         bench.open("candidate_again", strategy)
     if is_pipeline:
         bench.twins |= {first: second for pair in (CANDIDATE, BASELINE) for first, second in (pair, pair[::-1])}
-    watch.timing_begins()
-    names, round_s, is_over = [name for name in (*CANDIDATE, *BASELINE) if name in bench.sessions], 0.0, False
-    while not is_over and bench.left_s() > round_s:
-        started = time.monotonic()
-        bench.round(names, ALONE if is_pipeline else None)
-        round_s = time.monotonic() - started
-        watch.report(bench)
-        look = look_at(bench.rounds, thresholds)
-        is_over = look is not None and look.is_over
-    return watch.timing_ended()
+    warm_all(bench, latency_ms)
+    steady.begin()
+    names, is_over = [name for name in (*CANDIDATE, *BASELINE) if name in bench.sessions], False
+    while not is_over and steady.has_time:
+        if steady.take(names, ALONE if is_pipeline else None):
+            confidence = steady.course.confidence(thresholds.confidence)
+            look = look_at(bench.rounds, replace(thresholds, confidence=confidence))
+            is_over = look is not None and look.is_over
+    return steady.states()

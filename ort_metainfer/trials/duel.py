@@ -12,10 +12,12 @@ from statistics import median
 
 from ort_metainfer.decision import Gate, Timing
 from ort_metainfer.trials import gates
+from ort_metainfer.trials.course import Course
 from ort_metainfer.trials.task import Thresholds
 from ort_metainfer.trials.timing import (
     LOOKS,
     MAX_ROUNDS,
+    MIN_ROUNDS,
     Interval,
     Rounds,
     compare,
@@ -24,13 +26,17 @@ from ort_metainfer.trials.timing import (
     look_allowance,
 )
 
-__all__ = ["ALONE", "BASELINE", "CANDIDATE", "Look", "look_at", "verdict"]
+__all__ = ["ALONE", "BASELINE", "CANDIDATE", "UNSTEADY", "Look", "judge", "look_at", "verdict"]
 
 CANDIDATE = ("candidate", "candidate_again")
 BASELINE = ("baseline", "baseline_again")
 
 ALONE: Mapping[str, str] = {"candidate alone": "candidate", "baseline alone": "baseline"}
 """Turns that the objective ``pipeline`` adds: the session without another one running in between."""
+
+
+UNSTEADY = "machine not steady"
+"""How the verdict begins where a strategy may only be judged by undisturbed rounds and there were too few."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,17 @@ def _alone(rounds: Rounds, thresholds: Thresholds, final: bool) -> Interval | No
     if not ratios:
         return None
     return interval_of_median(ratios, look_allowance(len(ratios), thresholds.confidence, final))
+
+
+def judge(race: Timing | None, course: Course, thresholds: Thresholds) -> tuple[Timing | None, Gate]:
+    """The duel's figures and the gate ``pays``, by those of its rounds that count (see :class:`Course`)."""
+    basis = course.basis(thresholds.confidence, thresholds.steady_only)
+    timing, gate = verdict(race, basis.rounds, replace(thresholds, confidence=basis.confidence))
+    if thresholds.steady_only and course.aside and len(basis.rounds) < MIN_ROUNDS:
+        total = len(course.aside) + sum(map(len, course.series))
+        detail = f"{UNSTEADY}: {len(basis.rounds)} of {total} rounds were undisturbed; {course.reasons[0]}"
+        return timing, replace(gate, passed=False, detail=detail)
+    return timing, gate
 
 
 def verdict(race: Timing | None, rounds: Rounds, thresholds: Thresholds) -> tuple[Timing | None, Gate]:

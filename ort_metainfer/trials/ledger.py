@@ -8,21 +8,17 @@ from typing import Any
 
 from ort_metainfer.decision import Gate, Proposal, Timing, Trial
 from ort_metainfer.problem import HardwareState
+from ort_metainfer.trials.course import Course
 from ort_metainfer.trials.duel import BASELINE
 from ort_metainfer.trials.placement import placement_from_dict
 from ort_metainfer.trials.task import Thresholds
-from ort_metainfer.trials.timing import Turn, compare
+from ort_metainfer.trials.timing import compare
 
-__all__ = ["Ledger", "states_of", "turns_of"]
+__all__ = ["Ledger", "states_of"]
 
 NO_TIME = "no time left for it; a larger budget_s, or prewarming with one, allows more"
 
 TRIAL_FIELDS = ("creation_ms", "baseline_creation_ms", "peak_memory_mb", "error", "errors", "noise_floor")
-
-
-def turns_of(message: dict[str, Any]) -> dict[str, Turn]:
-    """The turns of a ``round`` event."""
-    return {name: Turn.from_dict(plain) for name, plain in message["turns"].items()}
 
 
 def states_of(message: dict[str, Any]) -> tuple[HardwareState | None, HardwareState | None]:
@@ -44,7 +40,7 @@ class Ledger:
     def __init__(self, candidates: Sequence[Proposal], thresholds: Thresholds) -> None:
         self._trials = [Trial(proposal.strategy, proposal.by) for proposal in candidates]
         self._thresholds = thresholds
-        self._rounds: list[dict[str, Turn]] = []
+        self._course = Course()
 
     @property
     def open_candidates(self) -> list[int]:
@@ -57,13 +53,13 @@ class Ledger:
 
     @property
     def rounds(self) -> int:
-        """Rounds of the present child."""
-        return len(self._rounds)
+        """Rounds of the present child that count."""
+        return len(self._course.rounds)
 
     def new_child(self) -> None:
         """A new child begins: figures of another process are not mixed with its own."""
         self._keep_timings()
-        self._rounds = []
+        self._course = Course()
 
     def note(self, message: dict[str, Any]) -> None:
         """Take in one event."""
@@ -78,12 +74,12 @@ class Ledger:
             self._trials[index] = replace(self._trials[index], gates=gates, **known)
         elif event == "untried":
             self._fail(message["candidate"], message["reason"])
-        elif event == "round":
-            self._rounds.append(turns_of(message))
         elif event in ("state", "done"):
             before, after = states_of(message)
             for index in filter(self._is_timed, range(len(self._trials))):
                 self._trials[index] = replace(self._trials[index], before=before, after=after)
+        else:
+            self._course.note(message)
 
     def blame(self, index: int, reason: str) -> None:
         """One candidate failed, and with it its child."""
@@ -104,7 +100,7 @@ class Ledger:
         return list(self._trials)
 
     def _is_timed(self, index: int) -> bool:
-        return any(str(index) in turns for turns in self._rounds)
+        return any(str(index) in turns for rounds in self._course.all_rounds() for turns in rounds)
 
     def _fail(self, index: int, reason: str) -> None:
         self._trials[index] = replace(self._trials[index], failure=reason)
@@ -112,9 +108,13 @@ class Ledger:
     def _keep_timings(self) -> None:
         """Figures of the present child, where they rest on at least as many rounds as those before."""
         for index, trial in enumerate(self._trials):
-            timing = compare(self._rounds, [str(index)], BASELINE, self._thresholds.confidence)
+            name = str(index)
+            # one that had left before a new series was begun has its figures in the series before
+            timings = (compare(r, [name], BASELINE, self._thresholds.confidence) for r in self._course.all_rounds())
+            timing = next((timing for timing in timings if timing is not None), None)
             if timing is not None and timing.rounds >= _rounds_of(trial.timing):
-                self._trials[index] = replace(trial, timing=timing)
+                flags = self._course.flags(sessions=(name, f"{name}_twin", *BASELINE))
+                self._trials[index] = replace(trial, timing=timing, flags=tuple(f"race: {flag}" for flag in flags))
 
 
 def _rounds_of(timing: Timing | None) -> int:

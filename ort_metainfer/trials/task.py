@@ -29,6 +29,7 @@ class Thresholds:
         min_speedup: the whole interval of the paired speed-up must lie above this, and above the A/A band.
         confidence: of that interval, after correction for repeated looks.
         noninferior: for ``pipeline``: how much slower the session may be when it runs alone after all (0.9 = 10%).
+        steady_only: whether only rounds may count during which the machine did not change (load-sensitive strategies).
     """
 
     max_error: float = TOLERANCES["strict"]
@@ -36,6 +37,7 @@ class Thresholds:
     min_speedup: float = 1.02
     confidence: float = 0.95
     noninferior: float = 0.9
+    steady_only: bool = False
 
     @classmethod
     def of(cls, accuracy: str) -> Thresholds:
