@@ -185,7 +185,7 @@ class BuiltInProvider(Provider):
             kind=found.kind,
             name=found.name,
             vendor=found.vendor,
-            provider_device=str(found.index),
+            provider_device=str(found.number),
             driver=self.driver_version(),
             memory_mb=found.memory_mb,
         )

@@ -40,7 +40,7 @@ MB = 2**20
 
 
 class Accelerator(NamedTuple):
-    """One device; ``index`` counts those of its vendor and class in the order of their PCI addresses.
+    """One device; ``number`` counts those of its vendor and class in the order of their PCI addresses.
 
     ``uuid`` is what NVIDIA's environment variables may name it by; empty elsewhere.
     """
@@ -48,7 +48,7 @@ class Accelerator(NamedTuple):
     kind: str
     name: str
     vendor: str
-    index: int = 0
+    number: int = 0
     memory_mb: float | None = None
     uuid: str = ""
 
@@ -99,10 +99,10 @@ def visible(devices: Sequence[Accelerator], environment: Mapping[str, str], vari
         return tuple(devices)
     seen: list[Accelerator] = []
     for word in (part.strip() for part in text.split(",")):
-        fits = [device for device in devices if word == str(device.index) or (word and device.uuid.startswith(word))]
+        fits = [device for device in devices if word == str(device.number) or (word and device.uuid.startswith(word))]
         if len(fits) != 1:
             break
-        seen.append(fits[0]._replace(index=len(seen)))
+        seen.append(fits[0]._replace(number=len(seen)))
     return tuple(seen)
 
 
@@ -127,7 +127,7 @@ def amd_gpus(files: SystemFiles = SYSTEM) -> tuple[Accelerator, ...]:
     Source: kernel documentation, "amdgpu driver: GPU memory usage information" (``mem_info_vram_total``, bytes) and
     "GPU SR-IOV, product information" (``product_name``, on server boards only).
     """
-    found = []
+    found: list[Accelerator] = []
     for card in files.names("/sys/class/drm"):
         device = f"/sys/class/drm/{card}/device"
         if re.fullmatch(r"card\d+", card) and _number(files, f"{device}/vendor") == AMD:
