@@ -410,6 +410,7 @@ def test_without_tf32_float16_is_lossy_all_the_same(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     assert provider.is_lossy(using(provider, trt_fp16_enable="True"))
     assert not provider.is_lossy(using(provider, trt_builder_optimization_level="5"))
+    assert not CudaProvider().is_lossy(using(CudaProvider(), use_tf32="1")), "the variable wins over the option"
 
 
 @pytest.mark.parametrize(
