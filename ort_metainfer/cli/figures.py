@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from ort_metainfer.hardware.profile import Feature, Measurement, Profile, ReferenceTiming
     from ort_metainfer.hardware.toolchain import Change
 
-__all__ = ["change_lines", "curve_lines", "feature_table", "figure_text", "fingerprint_table", "main_figures"]
+__all__ = [
+    "change_lines",
+    "curve_lines",
+    "doubt_lines",
+    "feature_table",
+    "figure_text",
+    "fingerprint_table",
+    "main_figures",
+]
 
 PREFIXES = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
 BINARY = (("B", 2**0), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30))
@@ -99,6 +107,15 @@ def _cell(timing: ReferenceTiming | None) -> str:
         return "refused"
     ratio = "" if timing.log_ratio is None else f"{timing.log_ratio:+.2f} "
     return f"{ratio}({timing.p50_ms:.3g} ms){'!' if timing.flag else ''}"
+
+
+def doubt_lines(timings: Sequence[ReferenceTiming]) -> Iterator[str]:
+    """What speaks against figures of the fingerprint, and why strategies were refused, each text once."""
+    told: dict[str, list[str]] = {}
+    for timing in timings:
+        if text := timing.flag or timing.refusal:
+            told.setdefault(text, []).append(f"{timing.network}/{timing.strategy}")
+    return (f"  ! {', '.join(names)}: {text}" for text, names in told.items())
 
 
 def change_lines(changes: Sequence[Change]) -> Iterator[str]:

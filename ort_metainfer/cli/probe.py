@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ort_metainfer.cli.arguments import as_json
-from ort_metainfer.cli.figures import change_lines, curve_lines, feature_table, fingerprint_table
+from ort_metainfer.cli.figures import change_lines, curve_lines, doubt_lines, feature_table, fingerprint_table
 from ort_metainfer.cli.output import console, only_json, print_json, progress
 from ort_metainfer.errors import CacheError, ProviderError
 from ort_metainfer.settings import Settings, resolve
@@ -154,9 +154,8 @@ def show(outcomes: Sequence[Outcome], refused: Sequence[tuple[str, str]], agains
         if profile.references:
             console().print("\nfingerprint: ln(time / geometric mean of the strategies), time of a run")
             console().print(fingerprint_table(profile.references))
-        if profile.features:
-            console().print()
-            console().print(feature_table(profile.features))
+            console().print("\n".join(doubt_lines(profile.references)))
+        console().print(feature_table([feature for feature in profile.features if feature.origin != "fingerprint"]))
         if outcome.changes is not None:
             console().print("\n".join(["", *change_lines(outcome.changes)]))
         elif against_last:

@@ -27,6 +27,9 @@ Errand = Callable[[str, Mapping[str, Any], float, Callable[[dict[str, Any]], Non
 START_S = 1.0
 """Below this no process is started: it would not get to anything."""
 
+PATIENCE_S = 1.0
+"""A strategy whose step was ended after this is not tried on another network: it would cost the others their time."""
+
 ANNOUNCEMENTS = ("opening", "checking", "timing")
 
 
@@ -97,7 +100,7 @@ class Sitting:
         self._say, self._errand = say, errand
         self._names = tuple(strategies)
         self._busy_with: str | None = None
-        self._step = ""
+        self._began = 0.0
 
     def hold(self) -> tuple[ReferenceTiming, ...]:
         """Ask children until every strategy has its turns or is out, or the time is up."""
@@ -138,7 +141,7 @@ class Sitting:
         """Take in one event of a child."""
         event = message.get("event")
         if event in ANNOUNCEMENTS:
-            self._step, self._busy_with = str(event), self._names[int(message["session"])]
+            self._began, self._busy_with = time.monotonic(), self._names[int(message["session"])]
             if event == "opening":
                 self._say(f"{self.network}: {self._busy_with}")
         elif event == "opened":
@@ -170,8 +173,8 @@ class Sitting:
         is_time_up = isinstance(error, TrialTimeout) and time.monotonic() >= self.until
         if is_time_up and timed.turns:
             return False  # it was just its turn
-        timed.refusal = str(error)
+        timed.refusal = f"no time left: {error}; a larger budget allows more" if is_time_up else str(error)
         timed.turns.clear()
-        if isinstance(error, TrialTimeout):
+        if isinstance(error, TrialTimeout) and time.monotonic() - self._began >= PATIENCE_S:
             self.hopeless.add(self._busy_with)
         return True

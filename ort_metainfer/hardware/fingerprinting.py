@@ -6,7 +6,7 @@ that one that takes for ever costs the others nothing. Events beside those that 
     {"event": "opened", "strategy": "cpu", "creation_ms": ..., "error": ..., "mismatch": ..., "taken": ...}
     {"event": "refused", "strategy": "qnn-htp", "reason": ..., "everywhere": whether other networks need not ask}
     {"event": "round", "turns": {"cpu": {"runs_ms": [...], ...}}}
-    {"event": "disturbance", "strategies": [...], "reason": ...}
+    {"event": "disturbance", "strategies": [...], "reason": ...}      of the rounds just told
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ort_metainfer.errors import ProviderError, StrategyError
 from ort_metainfer.hardware.reference_figures import disturbance
 from ort_metainfer.hardware.reference_networks import reference_feed, reference_model
-from ort_metainfer.hardware.state import LoadWatch, observe
+from ort_metainfer.hardware.state import LoadWatch
 from ort_metainfer.options import open_session
+from ort_metainfer.problem import HardwareState
 from ort_metainfer.spec import SessionSpec
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import faults
@@ -77,16 +78,18 @@ def serve(request: dict[str, Any], channel: Speaker, until: float) -> dict[str, 
         stand.admit(entry)
     share = REAL_SHARE if emulated else 1.0
     stand.time([entry for entry in real if entry.timed], started + share * (until - started))
-    for entry in emulated:
+    for position, entry in enumerate(emulated):
+        part_s = (until - time.monotonic()) / (len(emulated) - position)
+        ends = time.monotonic() + part_s
         stand.admit(entry)
-        stand.time([entry], until)
+        stand.time([entry], ends)
     return {}
 
 
 def planned_rounds(costs_s: Mapping[str, float], left_s: float, most: int = MOST_ROUNDS) -> dict[str, int]:
     """How many turns each session may get: the fast ones as many as there is time for, the slow ones fewer.
 
-    Slow is who would need more than twice its equal share of the time for the fewest rounds that count. Together the
+    Slow is who would need more than twice its equal share of the time, or all of it, for the fewest rounds that count. Together the
     slow ones get :data:`SLOW_SHARE` of it, or all where nobody is fast.
 
     Args:
@@ -95,10 +98,18 @@ def planned_rounds(costs_s: Mapping[str, float], left_s: float, most: int = MOST
         most: nobody gets more.
     """
     share_s = max(0.0, left_s) / max(1, len(costs_s))
-    slow = [name for name, cost_s in costs_s.items() if MIN_ROUNDS * cost_s > 2 * share_s]
+    slow = [name for name, cost_s in costs_s.items() if MIN_ROUNDS * cost_s > min(2 * share_s, left_s)]
     part = 1.0 if len(slow) == len(costs_s) else SLOW_SHARE
     allowed_s = part * max(0.0, left_s) / max(1, len(slow))
     return {name: min(most, int(allowed_s / cost_s)) if name in slow else most for name, cost_s in costs_s.items()}
+
+
+class Watch(Protocol):
+    """What is needed of :class:`~ort_metainfer.hardware.state.LoadWatch`."""
+
+    def lap(self) -> HardwareState:
+        """The state since the last lap."""
+        ...
 
 
 class Stand:
@@ -111,6 +122,7 @@ class Stand:
         clock: for turns.
         seed: of the order within rounds.
         open_one: creates a session from a model and a strategy.
+        watch: what the machine does besides.
 
     Attributes:
         opened: strategy's name -> session that runs, with its latency estimated.
@@ -124,12 +136,14 @@ class Stand:
         clock: Clock | None = None,
         seed: int = 0,
         open_one: Callable[[bytes, Strategy], Any] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._model, self._feed = reference_model(network), reference_feed(network)
         self._speaker, self._until = speaker, until
         self._clock: Clock = SystemClock() if clock is None else clock
         self._generator = random.Random(seed)
         self._open_one = open_one or _open_session
+        self._watch: Watch = LoadWatch() if watch is None else watch
         self._reference: Sequence[Any] | None = None
         self.opened: dict[str, tuple[Opened, float]] = {}
 
@@ -164,17 +178,16 @@ class Stand:
             return
         plans = {name: TurnPlan.of(self.opened[name][1]) for name in present}
         costs_s = {name: plan.seconds(self.opened[name][1]) for name, plan in plans.items()}
-        before = observe()
+        before = self._watch.lap()
         rounds = planned_rounds(costs_s, until - time.monotonic())
         for name in [name for name, count in rounds.items() if count == 0]:
             self._refuse(present[name], f"no time left: one turn takes {costs_s[name]:.2g} s", False)
-        watch = LoadWatch()
         for number in range(max(rounds.values())):
             takers = {name: present[name] for name, count in rounds.items() if count > number}
             if number and sum(costs_s[name] for name in takers) > until - time.monotonic():
                 break
             self._round(takers, plans, costs_s, until)
-        reason = disturbance(before, watch.stop())
+        reason = disturbance(before, self._watch.lap())
         if reason is not None:
             self._speaker.say("disturbance", strategies=sorted(present), reason=reason)
 
