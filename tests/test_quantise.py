@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from ort_metainfer.errors import InputsError, ModelError
 from ort_metainfer.model.graph import describe
 from ort_metainfer.rewrites import quantise as module
-from ort_metainfer.rewrites.quantise import Recipe, held_back, quantise
+from ort_metainfer.rewrites.quantise import Recipe, quantise
+from ort_metainfer.rewrites.sampling import held_back
 
 SHAPE = (1, 3, 8, 8)
 

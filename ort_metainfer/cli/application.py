@@ -21,6 +21,7 @@ COMMANDS = {  # name of the command: module of this package that holds it under 
     "cache": "cache",
     "doctor": "doctor",
     "demo": "demo",
+    "compile": "compile",
 }
 
 

@@ -20,10 +20,7 @@ from ort_metainfer.model.walking import graphs_of
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.files import Rewritten, open_model, save
 
-__all__ = ["VERSION", "fix_shapes"]
-
-VERSION = 1
-"""Raised when the same parameters give another model than before."""
+__all__ = ["fix_shapes"]
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -1,7 +1,7 @@
 """A float model as a quantised one (QDQ), calibrated on real inputs, by onnxruntime's own quantiser.
 
 Nothing here judges whether the result is good enough: that is the accuracy gate's, on inputs held back from
-calibration (:func:`held_back`).
+calibration (see :mod:`ort_metainfer.rewrites.sampling`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from ort_metainfer.errors import InputsError, ModelError
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.files import EXTERNAL_ABOVE_BYTES, Rewritten, drop_unused_domains, open_model, save
 
-__all__ = ["SCHEMES", "VERSION", "Recipe", "held_back", "quantise"]
-
-VERSION = 1
-"""Raised when the same recipe gives another model than before."""
+__all__ = ["SCHEMES", "Recipe", "quantise"]
 
 SCHEMES: Mapping[str, tuple[Any, Any]] = {
     "u8s8": (QuantType.QUInt8, QuantType.QInt8),
@@ -42,9 +39,6 @@ CALIBRATIONS: Mapping[str, Any] = {
 
 OLDEST_OPSET = 13
 """Quantisation per channel needs the attribute ``axis``, which QuantizeLinear has from this opset on."""
-
-HELD_BACK_SHARE = 4
-"""One feed in so many is kept for judging, where there are as many."""
 
 Feed = Mapping[str, np.ndarray[Any, Any]]
 
@@ -88,14 +82,6 @@ class Recipe:
         return {name: getattr(self, name) for name in self.__dataclass_fields__} | {
             name: list(getattr(self, name)) for name in ("operators", "exclude_operators", "exclude_nodes")
         }
-
-
-def held_back(feeds: Sequence[Feed]) -> tuple[list[Feed], list[Feed]]:
-    """Feeds to calibrate on, and feeds to judge on: apart where there are four or more, else the same ones."""
-    if len(feeds) < HELD_BACK_SHARE:
-        return list(feeds), list(feeds)
-    judged = [feed for index, feed in enumerate(feeds) if index % HELD_BACK_SHARE == HELD_BACK_SHARE - 1]
-    return [feed for index, feed in enumerate(feeds) if index % HELD_BACK_SHARE != HELD_BACK_SHARE - 1], judged
 
 
 def quantise(model: str | os.PathLike[str], feeds: Sequence[Feed], target: Path, recipe: Recipe) -> Rewritten:

@@ -1,0 +1,155 @@
+"""Having a model compiled in a child process, and deciding whether the result is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ort_metainfer.compiled import MAX_TOTAL_BYTES, Compiled, CompiledKey, compiled_for, form_of, keep, part_folder
+from ort_metainfer.decision import Placement
+from ort_metainfer.errors import MetainferError
+from ort_metainfer.problem import Graph
+from ort_metainfer.strategy import Strategy
+from ort_metainfer.trials.channel import setup_plain, thresholds_plain
+from ort_metainfer.trials.task import Setup, Thresholds
+
+__all__ = ["MIN_CREATION_MS", "Errand", "Outcome", "compile_model", "in_a_child", "pays", "worth_trying"]
+
+MIN_CREATION_MS = 100.0
+"""A session that is created in less is left as it is: a caller would hardly notice, and the copy takes disk space."""
+
+MIN_SAVED_MS = 50.0
+MIN_RATIO = 1.25
+"""What loading must save to be worth it, by the median; a choice, not a measurement."""
+
+MAX_SHARE = 0.25
+"""Share of the space for compiled models that one may take."""
+
+Errand = Callable[[str, Mapping[str, Any], float], Mapping[str, Any]]
+"""Carries out an errand by its name, with its request, under a deadline (see ``trials.errand.run_errand``)."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of compiling.
+
+    Attributes:
+        compiled: the result, None where there is none or it is not kept.
+        reason: one sentence.
+        figures: milliseconds and errors, as far as it got.
+        placement: which nodes of the original run where.
+    """
+
+    compiled: Compiled | None
+    reason: str
+    figures: Mapping[str, float]
+    placement: Placement | None = None
+
+
+def worth_trying(graph: Graph, creation_ms: float | None) -> str | None:
+    """Why compiling is not even tried, or None."""
+    if graph.blockers:
+        return f"the model holds {', '.join(graph.blockers)}"
+    if graph.random_operators:
+        return f"its outputs differ from run to run ({', '.join(graph.random_operators)}), so nothing can be verified"
+    if graph.overridable:
+        return "a caller may replace some of its weights, which compiling would fix"
+    if creation_ms is not None and creation_ms < MIN_CREATION_MS:
+        return f"the session is created in {creation_ms:.0f} ms already"
+    return None
+
+
+def pays(figures: Mapping[str, float]) -> tuple[bool, str]:
+    """Whether loading the compiled model is enough faster than creating the session, and the figures in words."""
+    plain, load = figures["creation_ms"], figures["load_ms"]
+    words = f"created in {plain:.0f} ms, loaded compiled in {load:.0f} ms"
+    return plain - load >= MIN_SAVED_MS and plain >= load * MIN_RATIO, words
+
+
+def compile_model(
+    setup: Setup,
+    strategy: Strategy,
+    key: CompiledKey,
+    directory: Path,
+    deadline: float,
+    thresholds: Thresholds,
+    *,
+    must_pay: bool = True,
+    original: Path | None = None,
+    errand: Errand | None = None,
+) -> Outcome:
+    """Compile a model and keep it for ``key``; one process at a time does, and others take what it made.
+
+    Args:
+        setup: the session, with the model file to compile and a folder of feeds to check it on.
+        strategy: what to compile for; its rewrites are taken to be in the file already.
+        key: what the result will be looked for by.
+        directory: the cache's.
+        deadline: a time.monotonic() value.
+        thresholds: how far outputs may lie from the uncompiled session's.
+        must_pay: keep it only where loading it is faster (see :func:`pays`).
+        original: the caller's model where ``setup.model_file`` is a rewritten one: the outputs are held against it too.
+        errand: does the work; the default starts a child process.
+    """
+    from ort_metainfer.strategy_cache.lock import deciding
+
+    if (form := form_of(setup.baseline, strategy)) is None:
+        return Outcome(None, "its provider keeps no compiled models that could be used again", {})
+    with deciding(directory, f"compile {key.folder_name}", deadline - time.monotonic()) as mine:
+        found = compiled_for(directory, key)
+        if isinstance(found, Compiled):
+            return Outcome(found, f"compiled already, {found.made_at}", found.figures)
+        if not mine:
+            return Outcome(None, "another process was compiling it, and the time was up", {})
+        request = {
+            "task": "compile",
+            "setup": setup_plain(setup) | {"graph": None},
+            "strategy": _without_rewrites(strategy).as_dict(),
+            "thresholds": thresholds_plain(thresholds),
+            "form": form,
+            "original": None if original is None else str(original),
+        }
+        try:
+            with part_folder(directory) as part:
+                return _compiled(request, part, key, directory, deadline, must_pay, errand or in_a_child)
+        except OSError as error:
+            return Outcome(None, f"it cannot be kept in {directory}: {error.strerror or error}", {})
+
+
+def _compiled(
+    request: Mapping[str, Any],
+    part: Path,
+    key: CompiledKey,
+    directory: Path,
+    deadline: float,
+    must_pay: bool,
+    errand: Errand,
+) -> Outcome:
+    try:
+        told = errand("compile", {**request, "folder": str(part)}, deadline)
+    except MetainferError as error:
+        return Outcome(None, str(error), {})
+    figures, placed = told["figures"], told.get("placement")
+    placement = None if placed is None else Placement(**{**placed, "reasons": tuple(placed.get("reasons", ()))})
+    is_worth_it, words = pays(figures)
+    if must_pay and not is_worth_it:
+        return Outcome(None, f"not worth keeping: {words}", figures, placement)
+    size = sum(path.stat().st_size for path in part.iterdir())
+    if size > MAX_SHARE * MAX_TOTAL_BYTES:
+        return Outcome(None, f"too large to be kept: {size / 2**20:.0f} MB", figures, placement)
+    made = Compiled(part, request["form"], key, told["metadata"], told["compatibility"], figures)
+    return Outcome(keep(directory, part, made), words, figures, placement)
+
+
+def in_a_child(do: str, request: Mapping[str, Any], deadline: float) -> Mapping[str, Any]:
+    """See :data:`Errand`: a fresh child process for each."""
+    from ort_metainfer.trials.errand import run_errand
+
+    return run_errand(do, request, deadline)
+
+
+def _without_rewrites(strategy: Strategy) -> Strategy:
+    return replace(strategy, transforms=())
