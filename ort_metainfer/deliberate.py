@@ -14,7 +14,8 @@ from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.problem import NEUTRAL_PROPERTIES, Device, Graph, Model, Problem, SessionSpec
 from ort_metainfer.scratch import scratch_folder
 from ort_metainfer.strategy import Strategy
-from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost
+from ort_metainfer.trials.duel import UNSTEADY
+from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost, is_simulated
 
 if TYPE_CHECKING:
     from ort_metainfer.adapt import Request
@@ -53,6 +54,15 @@ GAIN = 1.01
 
 SEARCH_SHARE = 0.35
 """Share of the budget below which no further race is begun: a winner would have to be confirmed in a fresh process."""
+
+
+UNKNOWN_LOAD = "load not known"
+
+UNTOLD = "this system does not tell what other processes do: judged by paired ratios in two processes alone"
+"""What is said beside a load-sensitive strategy that was adopted where no load can be read."""
+
+TRY_AGAIN = ("machine busy", UNSTEADY, UNKNOWN_LOAD)
+"""How refusals begin that another moment may lift: a decision with one of them is not complete."""
 
 
 class Deliberation:
@@ -197,6 +207,9 @@ class Deliberation:
             found, refused = self.host.devices(setup, names, self._until(0.3))
         except TrialError as error:
             found, refused = [cpu_device()], [("/".join(names), f"{error}; the CPU provider is used")]
+        simulated = {device.provider for device in found if device.simulated and not is_simulated(self.host)}
+        found = [device for device in found if device.provider not in simulated]  # nothing of them can be timed
+        refused += [(name, "its devices are descriptions, none of them is here") for name in sorted(simulated)]
         self.refusals += [Refusal(name, "providers", reason) for name, reason in refused]
         return tuple(found)
 
@@ -255,9 +268,15 @@ class Deliberation:
             if self._left() < MIN_DUEL_S:
                 return
             self._say(f"confirming {leader.strategy.describe()}")
-            confirmed = self.host.duel(setup, leader, thresholds, self._until(DUEL_SHARE) - 0.2)
+            asked = replace(thresholds, steady_only=self._is_load_sensitive(leader.strategy, problem))
+            confirmed = self.host.duel(setup, leader, asked, self._until(DUEL_SHARE) - 0.2)
+            refusal = self._objection(confirmed, problem) if asked.steady_only else None
+            if refusal is not None:
+                self.refusals.append(refusal)
+            elif asked.steady_only and confirmed.passed and not _is_load_known(confirmed):
+                confirmed = replace(confirmed, flags=(*confirmed.flags, UNTOLD))
             self.trials[self.trials.index(leader)] = confirmed
-            if confirmed.passed and not self._was_disturbed(confirmed, problem) and self._beats_verified(confirmed):
+            if confirmed.passed and refusal is None and self._beats_verified(confirmed):
                 self.verified = confirmed
                 return
 
@@ -266,17 +285,35 @@ class Deliberation:
         best = self.verified.duel if self.verified else None
         return best is None or (trial.duel is not None and trial.duel.speedup_low > best.speedup)
 
-    def _was_disturbed(self, trial: Trial, problem: Problem) -> bool:
-        """Whether the rules forbid it in the state the machine was in while it was tried: scheduling, on a busy one."""
+    def _is_load_sensitive(self, strategy: Strategy, problem: Problem) -> bool:
+        """Whether the rules would forbid it on a busy machine: scheduling, where no lasting limit settles it."""
+        from ort_metainfer.deciders.rules import RuleLibrary
+
+        busy = replace(problem.state, others_cpu=problem.cpu.cores or 1.0)
+        return RuleLibrary().refuse(replace(problem, state=busy), strategy) is not None
+
+    def _objection(self, trial: Trial, problem: Problem) -> Refusal | None:
+        """Why a load-sensitive strategy may not be adopted after all: the state of the machine while it was tried.
+
+        A load that is not known is not taken for none. Where this system could have told it and did not, the strategy
+        is left alone; where it never tells (no /proc: Windows, macOS), nothing load-sensitive could ever be adopted,
+        so there the paired ratios of two processes decide, and the trial says what they rest on (``UNTOLD``).
+        """
         from ort_metainfer.deciders.rules import RuleLibrary
 
         for state in (trial.before, trial.after):
             if state is not None:
                 refusal = RuleLibrary().refuse(replace(problem, state=state), trial.strategy)
                 if refusal is not None:
-                    self.refusals.append(refusal)
-                    return True
-        return False
+                    return refusal
+        failed = next((gate.detail for gate in trial.gates if not gate.passed), "")
+        if failed.startswith(UNSTEADY):
+            return Refusal(trial.strategy.describe(), "duel", f"{failed}; scheduling left alone")
+        if trial.passed and problem.state.is_load_known and not _is_load_known(trial):
+            return Refusal(
+                trial.strategy.describe(), "duel", f"{UNKNOWN_LOAD} while it was tried; scheduling left alone"
+            )
+        return None
 
     def _conclude(self, problem: Problem, winner: Trial | None) -> Decision:
         from ort_metainfer.adapt import key_of
@@ -284,7 +321,7 @@ class Deliberation:
         # what only the search thought of is no gap: it would always think of more
         asked = [trial for trial in self.trials if not trial.by.startswith("search")]
         untried = sum(trial.failure is not None and "no time" in trial.failure for trial in asked)
-        busy = next((r.reason for r in self.refusals if r.reason.startswith("machine busy")), "")
+        busy = next((r.reason for r in self.refusals if r.reason.startswith(TRY_AGAIN)), "")
         incomplete = busy or (f"no time was left for {untried} of {len(asked)} strategies" if untried else "")
         if winner is None:
             strategy, origin, reason = Strategy(), "default", self._why_default()
@@ -326,6 +363,11 @@ class Deliberation:
         """A deadline at ``share`` of the time that is left."""
         now = time.monotonic()
         return now + max(0.0, self.deadline - now) * share
+
+
+def _is_load_known(trial: Trial) -> bool:
+    """Whether the system told what other processes did during the last timing."""
+    return trial.after is not None and trial.after.is_load_known
 
 
 def _promise(trial: Trial) -> float:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ort_metainfer.cli.arguments import as_json
+from ort_metainfer.cli.machine import state_lines
 from ort_metainfer.cli.output import console, only_json, print_json
 from ort_metainfer.settings import FIELDS, config_file, resolve, sources
 
@@ -132,13 +133,16 @@ def _why_it_does_not_load(name: str) -> str | None:
 
 
 def _machine() -> Iterator[Check]:
+    from ort_metainfer.hardware.accelerator_state import has_nvidia_driver, nvml
     from ort_metainfer.hardware.devices import device_string
     from ort_metainfer.hardware.state import observe
 
-    reason = observe().busy_reason
     yield Check("machine", "device", None, device_string())
-    left = "; threads and spinning are left alone while it is"
-    yield Check("machine", "load", None, f"busy: {reason}{left}" if reason else "quiet")
+    for name, detail in state_lines(observe()):
+        yield Check("machine", name, None, detail)
+    if has_nvidia_driver() and nvml() is None:
+        hint = "NVIDIA's clocks and heat are not read: pip install 'ort-metainfer[nvidia]'"
+        yield Check("machine", "accelerator", None, hint)
 
 
 def _children() -> Iterator[Check]:

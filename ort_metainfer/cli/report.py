@@ -77,6 +77,8 @@ def trial_lines(decision: Plain) -> Iterator[str]:
             yield f"    timed     {speedup_text(timing)}"
         if trial["failure"]:
             yield f"    failure   {trial['failure']}"
+        for flag in trial.get("flags", ()):
+            yield f"    note      {flag}"
 
 
 def refusal_lines(decision: Plain) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ort_metainfer.hardware.files import SYSTEM, SystemFiles
 from ort_metainfer.problem import AcceleratorState
 
-__all__ = ["Nvml", "PynvmlReader", "accelerator_states", "busy_counters", "nvml"]
+__all__ = ["Nvml", "PynvmlReader", "accelerator_states", "busy_counters", "has_nvidia_driver", "nvml"]
 
 BYTES_PER_MB = 1_048_576
 NVIDIA_VENDOR = "0x10de"
@@ -98,11 +98,14 @@ class PynvmlReader:
             return None
 
 
+def has_nvidia_driver(files: SystemFiles = SYSTEM) -> bool:
+    """Whether an NVIDIA driver is there."""
+    return any(files.read(mark, 1) is not None for mark in NVIDIA_MARKS)
+
+
 def nvml(files: SystemFiles = SYSTEM) -> Nvml | None:
     """NVML's reader; None without an NVIDIA driver, without the package (extra ``nvidia``), or where it fails."""
-    if not any(files.read(mark, 1) is not None for mark in NVIDIA_MARKS):
-        return None
-    return _pynvml()
+    return _pynvml() if has_nvidia_driver(files) else None
 
 
 @cache

@@ -30,6 +30,10 @@ FAKE_GRAPH = Graph(
 )
 
 
+QUIET = HardwareState(when=0.0, window_s=1.0, others_cpu=0.0, steal=0.0)
+"""A machine on which nothing else happens."""
+
+
 class FakeClock:
     """Time that moves only when told: a :class:`~ort_metainfer.trials.turn.Clock`.
 
@@ -80,8 +84,9 @@ class Scripted:
         duel_failure: why the duel's child died.
         cost_s: what a trial takes of the clock.
         placement: which nodes run where.
-        before: state of the machine before.
+        before: state of the machine before; quiet where nothing is said.
         after: and after.
+        flags: what speaks against its figures.
     """
 
     speedup: float = 1.0
@@ -94,8 +99,9 @@ class Scripted:
     creation_ms: float = 10.0
     cost_s: float = 0.0
     placement: Placement | None = None
-    before: HardwareState | None = None
-    after: HardwareState | None = None
+    before: HardwareState | None = QUIET
+    after: HardwareState | None = QUIET
+    flags: tuple[str, ...] = ()
 
 
 class FakeTrialHost:
@@ -186,7 +192,9 @@ class FakeTrialHost:
         return self._clock.now_s() >= deadline
 
     def _trial(self, proposal: Proposal, outcome: Scripted, thresholds: Thresholds) -> Trial:
-        trial = Trial(proposal.strategy, proposal.by, failure=outcome.failure, before=outcome.before)
+        trial = Trial(
+            proposal.strategy, proposal.by, failure=outcome.failure, before=outcome.before, flags=outcome.flags
+        )
         if outcome.failure is not None:
             return trial
         trial = trial.with_gate(gates.compiles(outcome.creation_ms, 1, outcome.refusal))
