@@ -20,7 +20,7 @@ from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.problem import Device
 from ort_metainfer.providers.base import Availability
 from ort_metainfer.providers.plugin import PlugIn
-from ort_metainfer.providers.plugin_provider import ONE_DEVICE, PlugInProvider, memory_mb, told
+from ort_metainfer.providers.plugin_provider import ONE_DEVICE, PlugInProvider, hardware_name, memory_mb, told
 
 __all__ = ["DiscoveredProvider", "discover"]
 
@@ -97,15 +97,14 @@ class DiscoveredProvider(PlugInProvider):
         return {f"{device.device.type.name.lower()}:{index}": [device] for index, device in enumerate(offered)}
 
     def _device(self, name: str, offered: Any) -> Device:
-        hardware, kind = offered.device, offered.device.type.name.lower()
+        kind = offered.device.type.name.lower()
         if kind == "cpu":
             return super()._device(name, offered)
-        number = f"{hardware.vendor_id:#06x}:{hardware.device_id:#06x}"
         return Device(
             provider=self.name,
             kind=kind,
-            name=dict(hardware.metadata).get("Description") or number,
-            vendor=hardware.vendor,
+            name=hardware_name(offered),
+            vendor=offered.device.vendor,
             provider_device=name or None,
             driver=told(offered).get("version"),
             memory_mb=memory_mb(offered),

@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 
 from ort_metainfer.errors import ProviderError
 from ort_metainfer.hardware.devices import cpu_device
+from ort_metainfer.hardware.drivers import amd_gpus, nvidia_gpus
 from ort_metainfer.problem import Device
 from ort_metainfer.providers.base import Availability, Option, Provider
 from ort_metainfer.providers.plugin import PlugIn
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["PlugInProvider", "memory_mb", "option_table", "told"]
+__all__ = ["PlugInProvider", "hardware_name", "memory_mb", "option_table", "told"]
 
 ONE_DEVICE = ""
 """Name of a provider's device where it has but one, which then needs no name."""
@@ -127,6 +128,19 @@ def option_table(*options: Option) -> Mapping[str, Option]:
 def told(offered: Any) -> dict[str, str]:
     """What the provider says of an OrtEpDevice."""
     return dict(offered.ep_metadata)
+
+
+def hardware_name(offered: Any) -> str:
+    """What the system calls the hardware below a device: its description (Windows), else NVIDIA's or AMD's name for it.
+
+    Where the system's files name several of one maker, or none, it is called by its PCI numbers.
+    """
+    hardware = offered.device
+    description = dict(hardware.metadata).get("Description")
+    makers = {0x10DE: nvidia_gpus, 0x1002: amd_gpus}
+    named = makers[hardware.vendor_id]() if hardware.vendor_id in makers else ()
+    alone = named[0].name if len(named) == 1 else None
+    return description or alone or f"{hardware.vendor_id:#06x}:{hardware.device_id:#06x}"
 
 
 def memory_mb(offered: Any) -> float | None:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from ort_metainfer.errors import ProviderError, StrategyError
+from ort_metainfer.hardware.drivers import system_on_chip
 from ort_metainfer.hardware.files import SYSTEM, SystemFiles
 from ort_metainfer.problem import Device
 from ort_metainfer.providers.base import Availability, Option
@@ -269,5 +270,5 @@ def _files(name: str) -> tuple[str, ...]:
 
 def _hardware_name(backend: str, files: SystemFiles = SYSTEM) -> str:
     """The chip as Linux names it, with the part of it that the backend drives."""
-    chip = (files.read("/sys/devices/soc0/machine") or "Snapdragon").strip()
+    chip = system_on_chip(files) or "Snapdragon"
     return f"{chip} {({'htp': 'Hexagon HTP', 'gpu': 'Adreno'}).get(backend, 'CPU')}"

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ort_metainfer.hardware.devices import onnxruntime_hardware
-from ort_metainfer.hardware.files import SYSTEM
+from ort_metainfer.hardware.drivers import nvidia_driver_version
 from ort_metainfer.problem import Device
 from ort_metainfer.providers.base import Availability, Option
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn, distribution_version
-from ort_metainfer.providers.plugin_provider import PlugInProvider, memory_mb, option_table, told
+from ort_metainfer.providers.plugin_provider import PlugInProvider, hardware_name, memory_mb, option_table, told
 
 __all__ = ["TensorRtRtxProvider"]
 
@@ -124,7 +124,7 @@ class TensorRtRtxProvider(PlugInProvider):
                 source=PACKAGE,
             ),
         ),
-        driver="/sys/module/nvidia/version, on Windows NVML",
+        driver="NVIDIA's: see hardware/drivers.py; on Windows not read",
         sources=(OPTIONS, NOTES, FACTORY, PACKAGE),
     )
 
@@ -135,9 +135,8 @@ class TensorRtRtxProvider(PlugInProvider):
         return {**found, "nvidia driver": driver} if found and driver else found
 
     def driver_version(self) -> str | None:
-        """As the kernel's module says."""
-        text = SYSTEM.read("/sys/module/nvidia/version")
-        return text.strip() if text else None
+        """NVIDIA's, from the system's files."""
+        return nvidia_driver_version()
 
     def _found_here(self, package: str, version: str) -> Availability:
         name, number = next(iter(_installed().items()), (package, version))
@@ -151,12 +150,10 @@ class TensorRtRtxProvider(PlugInProvider):
         return {f"gpu:{index}": [device] for index, device in enumerate(offered)}
 
     def _device(self, name: str, offered: Any) -> Device:
-        hardware = offered.device
-        fallback = f"{hardware.vendor_id:#06x}:{hardware.device_id:#06x}"
         return Device(
             provider=self.name,
             kind="gpu",
-            name=dict(hardware.metadata).get("Description") or fallback,
+            name=hardware_name(offered),
             vendor="NVIDIA",
             provider_device=name,
             driver=self.driver_version() or told(offered).get("version"),

@@ -8,6 +8,9 @@ Seen with 0.4.0 on Linux under onnxruntime 1.32.0, on a software rasteriser (Swi
 * An option it does not know it takes without a word; a value it does not know raises EPFail.
 * ``enableGraphCapture`` is not among the options here: with it, ``run()`` raises ValueError (it wants
   ``run_with_iobinding`` and fixed device tensors), so it cannot be chosen on a caller's behalf.
+* With its own default layout, NHWC, some convolutions are wrong: kernel 3 with 9, 15, 33 or 129 input channels (right
+  with 3, 5, 7, 17, 31, 65, 127, 128 or 130), and by them silero_vad. With NCHW all of them are right. So this adapter
+  asks for NCHW unless a strategy says otherwise.
 * Nothing compiled is kept: shaders are compiled in every process, at the first run.
 """
 
@@ -21,12 +24,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ort_metainfer.hardware.devices import onnxruntime_hardware
+from ort_metainfer.hardware.drivers import amd_gpu_driver_version, nvidia_driver_version
 from ort_metainfer.hardware.files import SYSTEM, SystemFiles
 from ort_metainfer.problem import Device
 from ort_metainfer.providers.base import Availability, Option
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn
-from ort_metainfer.providers.plugin_provider import PlugInProvider, memory_mb, option_table, told
+from ort_metainfer.providers.plugin_provider import PlugInProvider, hardware_name, memory_mb, option_table, told
 
 __all__ = ["WebGpuProvider"]
 
@@ -61,7 +65,14 @@ class WebGpuProvider(PlugInProvider):
     oldest_onnxruntime: ClassVar[str] = "1.24.4"
     proven: ClassVar[str] = "a software rasteriser (SwiftShader) only"
     options: ClassVar[Mapping[str, Option]] = option_table(
-        Option("preferredLayout", ("NHWC", "NCHW"), "NHWC", "memory layout that convolutions are given", source=SOURCE),
+        Option(
+            name="preferredLayout",
+            values=("NCHW", "NHWC"),
+            default="NCHW",
+            meaning="memory layout that convolutions are given; NHWC, the provider's own default, is wrong for some",
+            lossy_values=("NHWC",),
+            source=f"{SOURCE}; the error: {SEEN}",
+        ),
         Option(
             name="powerPreference",
             values=("high-performance", "low-power"),
@@ -108,7 +119,7 @@ class WebGpuProvider(PlugInProvider):
             ),
             source=f"{SOURCE}; {SEEN}",
         ),
-        preferences=Preferences(layouts=("NHWC", "NCHW"), precisions=("float16", "float32"), source=SOURCE),
+        preferences=Preferences(layouts=("NCHW",), precisions=("float16", "float32"), source=SEEN),
         compiled=CompiledModel(
             form="none",
             notes=("shaders are compiled in every process at the first run: count it as start-up time",),
@@ -126,10 +137,15 @@ class WebGpuProvider(PlugInProvider):
                 remedy="set them in the first session",
                 source=SEEN,
             ),
-            Failing("wrong results (silero_vad: relative error 0.2 to 0.5)", "not known", "compare with the CPU", SEEN),
+            Failing(
+                symptom="wrong results, nothing said (silero_vad: relative error 0.2 to 0.5)",
+                cause="convolutions in layout NHWC, its own default, with some numbers of input channels (9, 33, 129)",
+                remedy="preferredLayout=NCHW, which this adapter asks for",
+                source=SEEN,
+            ),
             Failing("run() raises ValueError", "enableGraphCapture=1", "leave it off, or use run_with_iobinding", SEEN),
         ),
-        driver="NVIDIA: /sys/module/nvidia/version; Mesa's version is told by no file: the kernel's stands for it",
+        driver="NVIDIA and AMD: see hardware/drivers.py; Mesa's version is told by no file: the kernel's stands for it",
         sources=(SOURCE, SEEN),
     )
 
@@ -143,7 +159,10 @@ class WebGpuProvider(PlugInProvider):
         """NVIDIA's driver, else the running kernel's graphics drivers; the rasteriser's name where it is software."""
         if _gpu() is None:
             return _software_driver() if _software_is_allowed() else None
-        return gpu_driver(SYSTEM)
+        return nvidia_driver_version() or amd_gpu_driver_version() or _kernel()
+
+    def _given(self, name: str, properties: Mapping[str, str]) -> dict[str, str]:
+        return {"preferredLayout": "NCHW", **properties}
 
     def _found_here(self, package: str, version: str) -> Availability:
         has_gpu = _gpu() is not None
@@ -170,15 +189,11 @@ class WebGpuProvider(PlugInProvider):
 
     def _device(self, name: str, offered: Any) -> Device:
         emulated = offered.device.type.name != "GPU"
-        hardware = offered.device
-        description = (
-            dict(hardware.metadata).get("Description") or f"{hardware.vendor_id:#06x}:{hardware.device_id:#06x}"
-        )
         return Device(
             provider=self.name,
             kind="gpu",
-            name=f"software rasteriser {_software_driver()}" if emulated else description,
-            vendor="" if emulated else hardware.vendor,
+            name=f"software rasteriser {_software_driver()}" if emulated else hardware_name(offered),
+            vendor="" if emulated else offered.device.vendor,
             driver=self.driver_version() or told(offered).get("version"),
             memory_mb=None if emulated else memory_mb(offered),
             emulated=emulated,
@@ -199,11 +214,8 @@ def _software_driver() -> str:
     return Path(chosen.split(os.pathsep)[0]).stem if chosen else "(the system's choice)"
 
 
-def gpu_driver(files: SystemFiles) -> str | None:
-    """Version of the graphics driver: NVIDIA's own, else the kernel's, which brings the others."""
-    nvidia = files.read("/sys/module/nvidia/version")
-    if nvidia:
-        return f"nvidia {nvidia.strip()}"
+def _kernel(files: SystemFiles = SYSTEM) -> str | None:
+    """The kernel, which brings the drivers of graphics that have no version of their own."""
     kernel = files.read("/proc/sys/kernel/osrelease")
     return f"Linux {kernel.strip()}" if kernel else None
 

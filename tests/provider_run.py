@@ -1,7 +1,8 @@
 """Run one model on one provider in a process of its own and print what came of it, as one line of JSON.
 
 ``PYTHONPATH=. python tests/provider_run.py MODEL STRATEGY_JSON``: the strategy, through its adapter, against the CPU
-provider.
+provider. It runs twice, the second time with a small part of each float input changed: what a provider keeps from one
+run to the next must not show.
 """
 
 from __future__ import annotations
@@ -35,20 +36,39 @@ def run(model: str, strategy: Strategy) -> dict[str, Any]:
     session = onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=0)
     reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     feeds = {spec.name: feed(spec.name, spec.type, spec.shape) for spec in reference.get_inputs()}
-    pairs = zip(session.run(None, feeds), reference.run(None, feeds), strict=True)
+    errors = [worst_error(session, reference, given) for given in (feeds, changed(feeds))]
     assigned = session.get_provider_graph_assignment_info()
     taken = {graph.ep_name: 0 for graph in assigned}
     for graph in assigned:
         taken[graph.ep_name] += len(graph.get_nodes())
     return {
-        "error": max(float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)) for ours, theirs in pairs),
+        "error": errors[0],
+        "error_after_a_change": errors[1],
         "nodes": taken,
         "providers": session.get_providers(),
         "devices": [device.provider_device for device in provider.devices()],
+        "kinds": [device.kind for device in provider.devices()],
+        "emulated": [device.emulated for device in provider.devices()],
         "lossy": provider.is_lossy(strategy),
         "how": provider.availability().how,
         "registrations": [device.ep_name for device in onnxruntime.get_ep_devices()],
     }
+
+
+def worst_error(session: Any, reference: Any, feeds: dict[str, Any]) -> float:
+    """Relative error of the worst output."""
+    pairs = zip(session.run(None, feeds), reference.run(None, feeds), strict=True)
+    return max(float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)) for ours, theirs in pairs)
+
+
+def changed(feeds: dict[str, Any]) -> dict[str, Any]:
+    """The same feeds, with a few values in the middle of each float input moved far."""
+    others = {name: array.copy() for name, array in feeds.items()}
+    for array in others.values():
+        if array.dtype == np.float32 and array.size:
+            middle = array.size // 3
+            array.reshape(-1)[middle : middle + 3] += 20
+    return others
 
 
 def feed(name: str, kind: str, shape: list[int | str | None]) -> Any:
