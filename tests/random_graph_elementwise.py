@@ -1,0 +1,281 @@
+"""Elementwise blocks, activations and normalisations, composed as exporters compose them and native."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tests.random_graph_sketch import Sketch, Value
+
+
+def per_channel(s: Sketch, value: Value, positive: bool = False) -> str:
+    """A constant that broadcasts over ``value``: a scalar, one number a channel, or one a last-axis entry."""
+    axis = s.choose(1, value.rank - 1) if value.rank > 1 else 0
+    shape = s.choose((), (1,), tuple(size if a == axis else 1 for a, size in enumerate(value.shape)))
+    if value.rank > 1 and s.chance(0.3):
+        shape = (value.shape[-1],)
+    if value.rank == 1:
+        shape = ()
+    draw = s.rng.uniform(0.5, 1.5, shape) if positive else s.rng.uniform(-1, 1, shape)
+    return s.constant(draw)
+
+
+def affine(s: Sketch) -> None:
+    value = s.pick()
+    for op in s.choose(("Mul", "Add"), ("Add", "Mul"), ("Mul",), ("Add",), ("Sub", "Div"), ("Div", "Add")):
+        value = s.binary(op, value, per_channel(s, value, positive=op in ("Mul", "Div")))
+    s.keep(value)
+
+
+def powers(s: Sketch) -> None:
+    value = s.pick()
+    kind = s.choose("square", "cube", "root", "inverse", "product", "float-exponent", "zero", "one")
+    if kind == "product":
+        s.keep(s.binary("Mul", value, value))
+        return
+    exponents = {"square": 2.0, "cube": 3.0, "root": 0.5, "inverse": -1.0, "float-exponent": 1.7, "zero": 0, "one": 1}
+    if kind in ("root", "inverse", "float-exponent"):
+        value = s.binary("Add", s.unary("Abs", value), s.scalar(0.5))
+    if kind in ("root", "inverse") and s.chance(0.4):
+        s.keep(s.unary("Sqrt" if kind == "root" else "Reciprocal", value))
+        return
+    s.keep(s.binary("Pow", s.unary("Tanh", value) if kind == "cube" else value, s.scalar(exponents[kind])))
+
+
+def divisions(s: Sketch) -> None:
+    value = s.pick()
+    divisor = s.scalar(s.choose(2.0, 3.0, -7.5, 0.1, math.sqrt(8))) if s.chance(0.5) else per_channel(s, value, True)
+    s.keep(s.binary("Div", value, divisor))
+
+
+ACTIVATIONS = {
+    "Relu": {},
+    "LeakyRelu": {"alpha": 0.1},
+    "Sigmoid": {},
+    "Tanh": {},
+    "Elu": {"alpha": 0.8},
+    "Softplus": {},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "Erf": {},
+    "Selu": {},
+    "Softsign": {},
+    "Neg": {},
+    "Abs": {},
+    "Exp": {},
+}
+
+
+def activated(s: Sketch, value: Value) -> Value:
+    """One activation."""
+    name = s.choose(*ACTIVATIONS)
+    if name == "Exp":
+        value = s.unary("Tanh", value)
+    return s.unary(name, value, **ACTIVATIONS[name])
+
+
+def activation(s: Sketch) -> None:
+    value = s.pick()
+    newer = [("HardSwish", 14), ("Mish", 18), ("Gelu", 20)]
+    there = [name for name, since in newer if s.opset >= since]
+    kind = s.choose("plain", "clip", "prelu", "silu", *there)
+    if kind == "plain":
+        value = activated(s, value)
+    elif kind == "clip":
+        value = s.emit("Clip", [value, s.constant(-0.5), s.constant(0.75)], value.shape)
+    elif kind == "prelu":
+        slope = s.constant(s.rng.uniform(0, 0.5, (value.shape[1], *(1,) * (value.rank - 2))))
+        value = s.emit("PRelu", [value, slope], value.shape)
+    elif kind == "silu":
+        value = s.binary("Mul", value, s.unary("Sigmoid", value))
+    elif kind == "Gelu" and s.chance(0.5):
+        value = s.unary("Gelu", value, approximate="tanh")
+    else:
+        value = s.unary(kind, value)
+    s.keep(value)
+
+
+def gelu_erf(s: Sketch) -> None:
+    value = biased(s, s.pick(2, 3, 4)) if s.chance(0.4) else s.pick(2, 3, 4)
+    inner = s.binary("Div", value, s.scalar(math.sqrt(2)))
+    if s.chance(0.4):
+        inner = s.binary("Mul", value, s.scalar(math.sqrt(0.5)))
+    grown = s.binary("Add", s.unary("Erf", inner), s.scalar(1.0))
+    form = s.choose("half last", "half first", "half of x", "half of the sum")
+    if form == "half last":
+        value = s.binary("Mul", s.binary("Mul", value, grown), s.scalar(0.5))
+    elif form == "half of the sum":
+        value = s.binary("Mul", value, s.binary("Mul", grown, s.scalar(0.5)))
+    else:
+        value = s.binary("Mul", s.binary("Mul", value, s.scalar(0.5)), grown)
+    s.keep(value)
+
+
+def gelu_tanh(s: Sketch) -> None:
+    value = s.pick(2, 3, 4)
+    cube = s.binary("Pow", value, s.scalar(3.0))
+    if s.chance(0.4):
+        cube = s.binary("Mul", s.binary("Mul", value, value), value)
+    inner = s.binary("Add", value, s.binary("Mul", cube, s.scalar(0.044715)))
+    grown = s.binary("Add", s.unary("Tanh", s.binary("Mul", inner, s.scalar(math.sqrt(2 / math.pi)))), s.scalar(1.0))
+    if s.chance(0.5):
+        s.keep(s.binary("Mul", s.binary("Mul", value, s.scalar(0.5)), grown))
+    else:
+        s.keep(s.binary("Mul", s.binary("Mul", value, grown), s.scalar(0.5)))
+
+
+def hard_swish(s: Sketch) -> None:
+    value = s.pick(2, 3, 4)
+    form = s.choose("clip", "hard-sigmoid", "relu6")
+    if form == "hard-sigmoid":
+        gate = s.unary("HardSigmoid", value, alpha=1 / 6, beta=0.5)
+        s.keep(s.binary("Mul", value, gate))
+        return
+    gate = s.binary("Add", value, s.scalar(3.0))
+    gate = s.emit("Clip", [gate, s.constant(0.0), s.constant(6.0)], gate.shape)
+    if form == "relu6" or s.chance(0.3):
+        s.keep(s.binary("Mul", value, s.binary("Div", gate, s.scalar(6.0))))
+    else:
+        s.keep(s.binary("Div", s.binary("Mul", value, gate), s.scalar(6.0)))
+
+
+def biased(s: Sketch, value: Value) -> Value:
+    """A bias over the last axis, as a linear layer's."""
+    return s.binary("Add", value, s.weight(value.shape[-1]))
+
+
+def composed_layer_norm(s: Sketch, value: Value, axes: tuple[int, ...] = (-1,)) -> Value:
+    """Mean and variance by reduction, without scale and bias."""
+    centred = s.binary("Sub", value, s.reduce("ReduceMean", value, axes))
+    square = s.binary("Mul", centred, centred) if s.chance(0.4) else s.binary("Pow", centred, s.scalar(2.0))
+    variance = s.reduce("ReduceMean", square, axes)
+    deviation = s.unary("Sqrt", s.binary("Add", variance, s.constant(s.choose(1e-5, 1e-3, 1e-12))))
+    if s.chance(0.2):
+        return s.binary("Mul", centred, s.unary("Reciprocal", deviation))
+    return s.binary("Div", centred, deviation)
+
+
+def layer_norm(s: Sketch) -> None:
+    value = s.pick(2, 3)
+    if value.shape[-1] < 2:
+        value = s.add_input(3)
+    skip = s.chance(0.4)
+    if skip:
+        value = s.keep(s.binary("Add", value, activated(s, value)))
+    width = value.shape[-1]
+    if s.opset >= 17 and s.chance(0.4):
+        given = [value, s.near_one(width), *([s.weight(width)] if s.chance(0.8) else [])]
+        s.keep(s.emit("LayerNormalization", given, value.shape, axis=s.choose(-1, value.rank - 1), epsilon=1e-5))
+        return
+    value = composed_layer_norm(s, value)
+    if s.chance(0.85):
+        value = s.binary("Mul", value, s.near_one(width))
+        value = s.binary("Add", value, s.weight(width)) if s.chance(0.85) else value
+    s.keep(value)
+
+
+def rms_norm(s: Sketch) -> None:
+    value = s.pick(2, 3)
+    skip = s.chance(0.4)
+    if skip:
+        value = s.keep(s.binary("Add", value, activated(s, value)))
+    square = s.binary("Pow", value, s.scalar(2.0)) if s.chance(0.6) else s.binary("Mul", value, value)
+    mean = s.binary("Add", s.reduce("ReduceMean", square, (-1,)), s.scalar(1e-6))
+    root = s.unary("Sqrt", mean)
+    if s.chance(0.5):
+        value = s.binary("Div", value, root)
+    elif s.chance(0.5):
+        value = s.binary("Mul", value, s.unary("Reciprocal", root))
+    else:
+        one = Value(s.scalar(1.0), mean.shape)
+        value = s.binary("Mul", value, s.emit("Div", [one, root], mean.shape))
+    s.keep(s.binary("Mul", value, s.near_one(value.shape[-1])))
+
+
+def image(s: Sketch, least: int = 2) -> Value:
+    """A value of rank 3 or 4 with more than a pixel."""
+    value = s.pick(3, 4)
+    return value if math.prod(value.shape[2:]) >= least else s.keep(s.add_input(4))
+
+
+def instance_norm(s: Sketch) -> None:
+    value = image(s, 4)
+    channels = value.shape[1]
+    if s.chance(0.4):
+        given = [value, s.near_one(channels), s.weight(channels)]
+        s.keep(s.emit("InstanceNormalization", given, value.shape, epsilon=1e-4))
+        return
+    value = composed_layer_norm(s, value, tuple(range(2, value.rank)))
+    spread = (1, channels, *(1,) * (value.rank - 2))
+    if s.chance(0.8):
+        scaled = s.binary("Mul", value, s.constant(s.rng.uniform(0.5, 1.5, spread)))
+        value = s.binary("Add", scaled, s.constant(s.rng.uniform(-1, 1, spread)))
+    s.keep(value)
+
+
+def group_norm(s: Sketch) -> None:
+    value = image(s, 4)
+    channels = value.shape[1]
+    groups = s.divisor(channels)
+    if s.opset >= 21 and s.chance(0.3):
+        given = [value, s.near_one(channels), s.weight(channels)]
+        s.keep(s.emit("GroupNormalization", given, value.shape, num_groups=groups))
+        return
+    total = channels // groups * math.prod(value.shape[2:])
+    grouped = s.reshape(value, (value.shape[0], groups, total))
+    if s.chance(0.6):
+        ones, zeros = np.ones(groups), np.zeros(groups)
+        given = [grouped, s.constant(ones), s.constant(zeros)]
+        normal = s.emit("InstanceNormalization", given, grouped.shape, epsilon=1e-5)
+    else:
+        normal = composed_layer_norm(s, grouped)
+    normal = s.reshape(normal, value.shape)
+    spread = (1, channels, *(1,) * (value.rank - 2))
+    if s.chance(0.4):
+        spread = spread[1:]
+    scaled = s.binary("Mul", normal, s.constant(s.rng.uniform(0.5, 1.5, spread)))
+    s.keep(s.binary("Add", scaled, s.constant(s.rng.uniform(-1, 1, spread))))
+
+
+def batch_norm(s: Sketch) -> None:
+    s.keep(batch_normalised(s, s.pick(2, 3, 4)))
+
+
+def batch_normalised(s: Sketch, value: Value) -> Value:
+    """BatchNormalization with statistics of its own."""
+    channels = value.shape[1]
+    given = [value, s.near_one(channels), s.weight(channels), s.weight(channels), s.near_one(channels)]
+    return s.emit("BatchNormalization", given, value.shape, epsilon=1e-5)
+
+
+def softmax(s: Sketch) -> None:
+    value = s.pick()
+    op = s.choose("Softmax", "Softmax", "LogSoftmax")
+    s.keep(s.unary(op, value, axis=s.choose(-1, value.rank - 1) if s.opset < 13 else s.choose(-1, 1, value.rank - 1)))
+
+
+def lp_norm(s: Sketch) -> None:
+    value = s.pick(2, 3)
+    norm = s.reduce("ReduceL2", value, (-1,))
+    s.keep(s.binary("Div", value, s.binary("Add", norm, s.scalar(0.1))))
+
+
+BLOCKS = {
+    block.__name__: block
+    for block in (
+        affine,
+        powers,
+        divisions,
+        activation,
+        gelu_erf,
+        gelu_tanh,
+        hard_swish,
+        layer_norm,
+        rms_norm,
+        instance_norm,
+        group_norm,
+        batch_norm,
+        softmax,
+        lp_norm,
+    )
+}

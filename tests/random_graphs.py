@@ -1,0 +1,151 @@
+"""Small random ONNX models whose patterns are those that rewrites look for, from a seed or drawn by hypothesis.
+
+A plan is a list of blocks, each with a seed of its own: leaving one out keeps what the others draw, so that a failing
+graph gets smaller by leaving blocks out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from hypothesis import strategies
+from onnx import helper
+
+from tests.random_graph_control import BLOCKS
+from tests.random_graph_sketch import FLOAT, Sketch
+
+__all__ = ["BLOCKS", "Plan", "RandomGraph", "build", "minimised", "plans", "random_plan"]
+
+OPSETS = range(11, 22)
+DYNAMIC = ("none", "batch", "all")
+
+IR_VERSION = 8
+"""Every opset drawn here and every onnxruntime since 1.11 takes it."""
+
+MOST_BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a model is drawn from.
+
+    Attributes:
+        blocks: name and seed of each block, in order.
+        opset: ONNX opset.
+        dynamic: see :class:`Sketch`.
+        tap: see :class:`Sketch`.
+        override: see :class:`Sketch`.
+        metadata: whether the model has metadata_props.
+    """
+
+    blocks: tuple[tuple[str, int], ...]
+    opset: int = 17
+    dynamic: str = "none"
+    tap: float = 0.0
+    override: float = 0.0
+    metadata: bool = False
+
+
+@dataclass(frozen=True)
+class RandomGraph:
+    """A model, and what it is run with.
+
+    Attributes:
+        plan: what it was drawn from.
+        model: the model; not to be changed.
+        feeds: the first leaves out what has a default, the last overrides it and has another batch size if it may.
+        steps: whether a rounding error can become a whole step (a quantiser in the middle).
+    """
+
+    plan: Plan
+    model: Any
+    feeds: tuple[Mapping[str, np.ndarray], ...]
+    steps: bool
+
+    @cached_property
+    def bytes(self) -> bytes:
+        """The model, serialised."""
+        return self.model.SerializeToString(deterministic=True)
+
+    def text(self) -> str:
+        """The model as ONNX text, without its weights."""
+        slim = onnx.ModelProto()
+        slim.CopyFrom(self.model)
+        return f"{self.plan}\n{onnx.printer.to_text(slim)}"
+
+
+def random_plan(seed: int) -> Plan:
+    """The plan of that number; every block gets its turn as the first one of some plan."""
+    rng = np.random.default_rng((seed, 1))
+    names = sorted(BLOCKS)
+    chosen = [names[seed % len(names)], *rng.choice(names, int(rng.integers(0, MOST_BLOCKS)))]
+    blocks = tuple((str(name), int(rng.integers(1 << 20))) for name in chosen)
+    dynamic = str(rng.choice(DYNAMIC, p=[0.55, 0.3, 0.15]))
+    opset, tap = int(rng.choice(OPSETS)), float(rng.choice([0.0, 0.0, 0.1]))
+    override = float(rng.choice([0.0, 0.05, 0.5], p=[0.7, 0.2, 0.1]))
+    return Plan(blocks, opset, dynamic, tap, override, bool(rng.random() < 0.3))
+
+
+def plans() -> strategies.SearchStrategy[Plan]:
+    """Plans drawn by hypothesis; they shrink towards few blocks."""
+    block = strategies.tuples(strategies.sampled_from(sorted(BLOCKS)), strategies.integers(0, 1 << 20))
+    return strategies.builds(
+        Plan,
+        strategies.lists(block, min_size=1, max_size=MOST_BLOCKS).map(tuple),
+        strategies.sampled_from([17, *OPSETS]),
+        strategies.sampled_from(DYNAMIC),
+        strategies.sampled_from([0.0, 0.1]),
+        strategies.sampled_from([0.0, 0.5]),
+        strategies.booleans(),
+    )
+
+
+def build(plan: Plan) -> RandomGraph:
+    """The model of a plan; the same one each time."""
+    sketch = Sketch(np.random.default_rng(0), plan.opset, dynamic=plan.dynamic, tap=plan.tap, override=plan.override)
+    for name, seed in plan.blocks:
+        sketch.rng = np.random.default_rng((seed, 2))
+        BLOCKS[name](sketch)
+    return RandomGraph(plan, _model(sketch, plan), tuple(_feeds(sketch, plan)), sketch.steps)
+
+
+def _model(sketch: Sketch, plan: Plan) -> Any:
+    made = {name for node in sketch.nodes for name in node.output}
+    loose = [value for value in sketch.pool if value.name in made and value.name not in sketch.used]
+    ends = list(dict.fromkeys([*loose, *sketch.extra]))
+    outputs = [helper.make_tensor_value_info(end.name, FLOAT, [None] * end.rank) for end in ends]
+    outputs += [helper.make_tensor_value_info(*spec) for spec in sketch.typed]
+    inputs = [spec for spec, _ in (*sketch.inputs, *sketch.overridable)]
+    graph = helper.make_graph(sketch.nodes, "random", inputs, outputs, sketch.weights)
+    model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", plan.opset)])
+    model.producer_name = "random graphs"
+    if plan.metadata:
+        helper.set_model_props(model, {"author": "nobody", "größe": "klein"})
+    return model
+
+
+def _feeds(sketch: Sketch, plan: Plan) -> Iterator[Mapping[str, np.ndarray]]:
+    rng = np.random.default_rng(7)
+    for batch in (2, 2 if plan.dynamic == "none" else 3):
+        yield {spec.name: feed(rng, batch) for spec, feed in sketch.inputs}
+    last = {spec.name: feed(rng, 2 if plan.dynamic == "none" else 1) for spec, feed in sketch.inputs}
+    if sketch.overridable or plan.dynamic != "none":
+        yield last | {spec.name: feed(rng, 2) for spec, feed in sketch.overridable}
+
+
+def minimised(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
+    """A smaller plan that fails as well: with fewer blocks, and without what it need not have."""
+    for position in reversed(range(len(plan.blocks))):
+        fewer = replace(plan, blocks=plan.blocks[:position] + plan.blocks[position + 1 :])
+        if fewer.blocks and fails(fewer):
+            plan = fewer
+    for plainer in ({"dynamic": "none"}, {"tap": 0.0}, {"override": 0.0}, {"metadata": False}, {"opset": 17}):
+        simpler = replace(plan, **plainer)
+        if simpler != plan and fails(simpler):
+            plan = simpler
+    return plan
