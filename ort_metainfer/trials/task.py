@@ -10,7 +10,7 @@ from typing import Protocol
 from ort_metainfer.decision import Proposal, Trial
 from ort_metainfer.problem import Device, Graph, SessionSpec
 
-__all__ = ["TOLERANCES", "Feeds", "Setup", "Thresholds", "TrialHost"]
+__all__ = ["TOLERANCES", "Feeds", "Setup", "Thresholds", "TrialHost", "is_simulated"]
 
 TOLERANCES: Mapping[str, float] = {"strict": 1e-4, "balanced": 1e-2, "fast": 1e-1}
 """Accuracy policy -> relative L2 error allowed on every float output (DESIGN: promise 2)."""
@@ -140,3 +140,8 @@ class TrialHost(Protocol):
     def close(self) -> None:
         """End every child."""
         ...
+
+
+def is_simulated(host: TrialHost | None) -> bool:
+    """Whether a host reckons with described chips instead of measuring: its word is never kept as a measurement."""
+    return bool(getattr(host, "simulated", False))
