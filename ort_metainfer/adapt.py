@@ -23,6 +23,7 @@ from ort_metainfer.places import cache_directory
 from ort_metainfer.problem import CacheKey, Graph, Model, Policy, SessionSpec
 from ort_metainfer.settings import Settings, resolve
 from ort_metainfer.strategy import Strategy
+from ort_metainfer.trials.task import is_simulated
 
 if TYPE_CHECKING:
     from ort_metainfer.strategy_cache.store import StrategyCache
@@ -216,6 +217,8 @@ class _Story:
             return Decision(Strategy(), "pass-through", f"{error}; onnxruntime will say more")
         graph = known_graph(self.cache, model.hash)
         found = None
+        if is_simulated(self.host):  # what was measured answers no simulation, and the reverse
+            return self._simulate(model, graph)
         if graph is not None and not self.request.force:
             found = self._look_up(model, graph)
             if found.cache == "hit":
@@ -304,6 +307,19 @@ class _Story:
             decided_in_s=time.monotonic() - self.started,
         )
         return remember(self.cache, self.directory, decision, model, budget_s)
+
+    def _simulate(self, model: Model, graph: Graph | None) -> Decision:
+        """What would be decided on described chips: told, never remembered."""
+        from ort_metainfer.deliberate import Deliberation
+        from ort_metainfer.remember import as_simulated
+
+        assert self.host is not None
+        deadline = self.started + float(self.settings.budget_s or 0)
+        with _model_file(model) as file:
+            decision = Deliberation(self.request, self.spec, model, file, self.host, self.cache, deadline).run(
+                graph, None
+            )
+        return as_simulated(replace(decision, decided_in_s=time.monotonic() - self.started))
 
     @contextmanager
     def _trial_host(self) -> Iterator[TrialHost]:

@@ -16,9 +16,12 @@ from ort_metainfer.strategy import Strategy
 if TYPE_CHECKING:
     from ort_metainfer.strategy_cache.store import StrategyCache
 
-__all__ = ["decision_of", "edited_decision", "look_up", "manifest_of", "remember"]
+__all__ = ["as_simulated", "decision_of", "edited_decision", "look_up", "manifest_of", "remember"]
 
 LOSSY = ("balanced", "fast")
+
+SIMULATED = "simulated:"
+"""What the device of a key begins with that no hardware stands behind, as ``str`` of a simulated Device does."""
 
 
 def manifest_of(strategy: Strategy, policy: str) -> Manifest:
@@ -145,12 +148,25 @@ def _why_missed(cache: StrategyCache, key: CacheKey) -> str:
     return "; ".join(parts) or "its entry cannot be read"
 
 
+def as_simulated(decision: Decision) -> Decision:
+    """A decision that rests on described chips: its key says so, which no session's key does, and nothing is kept."""
+    key = decision.key
+    if key is not None and not key.device.startswith(SIMULATED):
+        device = decision.strategy.device or "described chips"
+        key = replace(key, device=f"{SIMULATED}{device}+{key.device}")
+    return replace(decision, key=key, cache="unused", cache_reason="simulated: never remembered", manifest=None)
+
+
 def remember(cache: StrategyCache, directory: Path, decision: Decision, model: Model, budget_s: float) -> Decision:
     """Write a decision down: the strategy file, the entry that a start reads, and the whole story for ``explain``.
+
+    One that rests on a simulated trial, or bears a simulated device's key, is not written down at all.
 
     Returns:
         The decision with its strategy file and manifest; where nothing could be written, as it was given.
     """
+    if any(trial.simulated for trial in decision.trials) or (decision.key and SIMULATED in decision.key.device):
+        return as_simulated(decision)
     from ort_metainfer.strategy_cache.artifacts import write_strategy_file
 
     assert decision.key is not None

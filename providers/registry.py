@@ -65,6 +65,7 @@ OURS: tuple[Provider, ...] = (
     RocmProvider(),
 )
 SUFFIX = "ExecutionProvider"
+SIMULATED = f"Simulated{SUFFIX}"
 
 
 class BrokenProvider(Provider):
@@ -158,6 +159,8 @@ def without_adapter() -> tuple[str, ...]:
 
 def _find(name: str) -> Provider | None:
     spellings = {name, f"{name}{SUFFIX}", name.removesuffix(SUFFIX)}
+    if SIMULATED in spellings:
+        return _simulated()
     ours = next((provider for provider in OURS if provider.name in spellings), None)
     if ours is not None:
         return ours
@@ -171,6 +174,14 @@ def _discovered() -> tuple[Provider, ...]:
     from ort_metainfer.start import PLUG_IN_MODULES
 
     return discover(PLUG_IN_MODULES, {provider.name for provider in (*OURS, *_third_parties())})
+
+
+@lru_cache(maxsize=1)
+def _simulated() -> Provider:
+    """Described chips: no provider of onnxruntime's, so not among :func:`all_providers`; only who names it gets it."""
+    from ort_metainfer.providers.simulated import SimulatedProvider
+
+    return SimulatedProvider()
 
 
 @lru_cache(maxsize=1)
