@@ -75,6 +75,7 @@ def devices(request: dict[str, Any], channel: Channel, until: float) -> dict[str
     refused: list[tuple[str, str]] = []
     for name in request["providers"]:
         channel.say("discovering", session=name)
+        faults.strike("discovering", name)
         try:
             found += [asdict(device) for device in get_provider(name).devices()]
         except ProviderError as error:
