@@ -67,7 +67,7 @@ class GgmlProvider(PlugInProvider):
             name="partial",
             values=("0", "1"),
             default="0",
-            meaning="take what it has where a graph holds an operator that it lacks; each border costs a copy",
+            meaning="take what it has where a graph begins or ends with an operator that it lacks",
             source=DOCUMENT,
         ),
         Option("accel", ("0", "1"), "0", "add ggml's BLAS backend (macOS)", source=DOCUMENT),
@@ -97,6 +97,12 @@ class GgmlProvider(PlugInProvider):
                 source=f"{DOCUMENT}, sticky; {SEEN}",
             ),
             Failing("runs on the CPU, listed all the same", "one operator that it lacks", "partial=1", SEEN),
+            Failing(
+                symptom="partial=1, and still it takes nothing; the log tells of nodes that cannot be fused",
+                cause="the operator that it lacks stands between others that it has: it claims them as one",
+                remedy="partial=1 helps only where what it lacks is at an end of the graph",
+                source=SEEN,
+            ),
             Failing("creation raises EPFail", "device=gpu without a GPU that Vulkan or Metal offers", "leave it", SEEN),
             Failing("lines on the standard error stream", "it logs at level info", f"set {LOG}=error", SEEN),
             Failing(
