@@ -18,6 +18,7 @@ COMMANDS = {  # name of the command: module of this package that holds it under 
     "explain": "explain",
     "devices": "devices",
     "probe": "probe",
+    "estimate": "estimate",
     "cache": "cache",
     "doctor": "doctor",
     "demo": "demo",
