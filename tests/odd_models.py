@@ -354,7 +354,7 @@ def strange_names() -> OddModel:
     nodes[0].name, nodes[1].name, nodes[2].name = "größe/入力:0", "y y", "\N{SNOWMAN}/..//"
     inputs, outputs = [info("größe/入力:0", *IMAGE)], [info("y y", 1, 3, 4, 4)]
     return made(
-        "names beyond ASCII, and the same for a node and a value",
+        "names beyond ASCII",
         nodes,
         inputs,
         outputs,

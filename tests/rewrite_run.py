@@ -135,12 +135,14 @@ def tolerance_for(promise: str, output: Any) -> float:
     return max(TOLERANCES[promise], 2 * widest if widest > 1e-6 else 0.0)
 
 
-def difference(got: Sequence[Sequence[Any]], expected: Sequence[Sequence[Any]], promise: str) -> str | None:
-    """Where ``got`` differs from ``expected`` by more than the promise; None where it does not."""
+def difference(
+    got: Sequence[Sequence[Any]], expected: Sequence[Sequence[Any]], promise: str, bound: float | None = None
+) -> str | None:
+    """Where ``got`` differs from ``expected`` by more than the promise (or ``bound``); None where it does not."""
     for feed, (ours, theirs) in enumerate(zip(got, expected, strict=True)):
         for place, (a, b) in enumerate(zip(ours, theirs, strict=True)):
             error = error_of(a, b)
-            if not error <= tolerance_for(promise, b):
+            if not error <= (tolerance_for(promise, b) if bound is None else bound):
                 return f"output {place} with feed {feed} is off by {error:.2g} (relative L2), {promise}"
     return None
 

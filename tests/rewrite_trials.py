@@ -31,7 +31,7 @@ from tests.rewrite_run import (
 )
 
 LOOSE_BOUND = 0.5
-"""Median relative L2 error that a lossy rewrite may have over random graphs, unless :data:`LOOSE_BOUNDS` says another."""
+"""Median relative L2 error that a lossy rewrite may have over random graphs, unless :data:`LOOSE_BOUNDS` says it."""
 
 LOOSE_BOUNDS: Mapping[str, float] = {}
 """Rewrite -> that bound."""
