@@ -40,6 +40,9 @@ PLUG_IN_MODULES = (
 )
 """Packages of plug-in providers: one that is installed, upgraded or removed changes what a look-up answers."""
 
+PLUG_IN_VARIABLES = ("ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER",)
+"""Environment variables of plug-in providers by which one becomes usable, or is no more."""
+
 PREFIX = "ORT_METAINFER_"
 
 
@@ -130,7 +133,8 @@ def _stamp(file: str | Path) -> list[int]:
 
 def _circumstances(path: str, spec: SessionSpec, keyword: Settings | None) -> str:
     """Everything that the answer of a full look-up depends on, as one text."""
-    environment = sorted((name, value) for name, value in os.environ.items() if name.startswith(PREFIX))
+    bearing = {name for name in os.environ if name.startswith(PREFIX)} | {*PLUG_IN_VARIABLES}
+    environment = [(name, os.environ.get(name)) for name in sorted(bearing)]
     config = config_place()
     asked = [environment, str(config), _stamp(config), None if keyword is None else keyword.as_dict()]
     # as it is spelt, since ``link/../model`` need not be ``model``

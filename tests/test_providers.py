@@ -631,7 +631,8 @@ def test_openvino_takes_every_value_it_is_said_to_take(perceptron: Path, device:
     needs("onnxruntime-ep-openvino")
     counts = {"NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": "1"}
     for hint, pinned in (("LATENCY", "YES"), ("THROUGHPUT", "NO")):
-        cpu_only = {**counts, "ENABLE_CPU_PINNING": pinned} if device == "CPU" else {}
+        cores = {"ENABLE_HYPER_THREADING": pinned, "SCHEDULING_CORE_TYPE": "ANY_CORE"}
+        cpu_only = {**counts, **cores, "ENABLE_CPU_PINNING": pinned} if device == "CPU" else {}
         report = run(perceptron, OV, device, PERFORMANCE_HINT=hint, EXECUTION_MODE_HINT="ACCURACY", **cpu_only)
         assert report["error"] < 1e-4
         assert report["lossy"] is False

@@ -98,6 +98,7 @@ CHANGES: dict[str, Callable[[Path, Any, pytest.MonkeyPatch], object]] = {
         "entries", found.key, {**found.entry, "decided_at": "later"}
     ),
     "the hardware": lambda model, found, patch: patch.setattr(start, "device_string", lambda: "cpu:another"),
+    "what makes a provider usable": lambda model, found, patch: patch.setenv(start.PLUG_IN_VARIABLES[0], "1"),
     "a provider's package": lambda model, found, patch: patch.setattr(start, "_software", lambda: ["another"]),
     "the database is damaged": lambda model, found, patch: (places.cache_place(None) / "strategies.sqlite").write_bytes(  # type: ignore[operator]
         b"SQLite format 3\0" + b"\xff" * 5000
