@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 PREFIXES = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
-BINARY = (("B", 2**0), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30))
+BINARY = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30))
 MAIN = ("peak_", "bandwidth", "dispatch_ms", "cores", "memory_bytes", "device_memory_bytes")
 """Beginnings of the names of features that a short list shows."""
 
@@ -37,12 +37,15 @@ def figure_text(value: float, unit: str) -> str:
     if unit == "1":
         return f"{value:.4g}"
     if unit == "B":
-        name, size = next((pair for pair in reversed(BINARY) if abs(value) >= pair[1]), BINARY[0])
-        return f"{value / size:.4g} {name}"
+        return f"{value / _scale(BINARY, value)[1]:.4g} {_scale(BINARY, value)[0]}"
     if unit.endswith("/s"):
-        prefix, size = next((pair for pair in reversed(PREFIXES) if abs(value) >= pair[1]), PREFIXES[0])
-        return f"{value / size:.3g} {prefix}{unit}"
+        return f"{value / _scale(PREFIXES, value)[1]:.3g} {_scale(PREFIXES, value)[0]}{unit}"
     return f"{value:.3g} {unit}"
+
+
+def _scale(scales: Sequence[tuple[str, float]], value: float) -> tuple[str, float]:
+    """The largest that ``value`` reaches; the first where it reaches none."""
+    return next((pair for pair in reversed(scales) if abs(value) >= pair[1]), scales[0])
 
 
 def main_figures(profile: Profile) -> Iterator[str]:

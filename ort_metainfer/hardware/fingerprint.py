@@ -27,6 +27,9 @@ Errand = Callable[[str, Mapping[str, Any], float, Callable[[dict[str, Any]], Non
 START_S = 1.0
 """Below this no process is started: it would not get to anything."""
 
+LEAST_S = 3.0
+"""What a network gets at least: with little time, the first ones properly rather than all of them hardly."""
+
 PATIENCE_S = 1.0
 """A strategy whose step was ended after this is not tried on another network: it would cost the others their time."""
 
@@ -62,7 +65,7 @@ def fingerprint_strategies(
         if left_s < START_S:
             break
         wanted = {name: strategy for name, strategy in strategies.items() if name not in hopeless}
-        until = time.monotonic() + left_s / (len(networks) - position)
+        until = time.monotonic() + max(left_s / (len(networks) - position), min(left_s, LEAST_S))
         sitting = Sitting(network, wanted, emulated, until, say or (lambda text: None), errand)
         rows += sitting.hold()
         hopeless |= sitting.hopeless

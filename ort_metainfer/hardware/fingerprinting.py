@@ -89,8 +89,8 @@ def serve(request: dict[str, Any], channel: Speaker, until: float) -> dict[str, 
 def planned_rounds(costs_s: Mapping[str, float], left_s: float, most: int = MOST_ROUNDS) -> dict[str, int]:
     """How many turns each session may get: the fast ones as many as there is time for, the slow ones fewer.
 
-    Slow is who would need more than twice its equal share of the time, or all of it, for the fewest rounds that count. Together the
-    slow ones get :data:`SLOW_SHARE` of it, or all where nobody is fast.
+    Slow is who would need more than twice its equal share of the time, or all of it, for the fewest rounds that count.
+    Together the slow ones get :data:`SLOW_SHARE` of it, or all where nobody is fast.
 
     Args:
         costs_s: session -> what one of its turns takes.
@@ -203,12 +203,15 @@ class Stand:
                 if until - started < costs_s[name]:
                     continue
                 self._announce("timing", takers[name])
-                session = self.opened[name][0].session
-                turns[name] = take_turn(lambda run=session.run: run(None, self._feed), plans[name], self._clock)
+                turns[name] = take_turn(self._runner(name), plans[name], self._clock)
                 costs_s[name] = time.monotonic() - started
         finally:
             gc.enable()
         self._speaker.say("round", turns={name: turn.as_dict() for name, turn in turns.items()})
+
+    def _runner(self, name: str) -> Callable[[], object]:
+        run, feed = self.opened[name][0].session.run, self._feed
+        return lambda: run(None, feed)
 
     def _create(self, entry: Entry) -> Opened:
         self._announce("opening", entry)

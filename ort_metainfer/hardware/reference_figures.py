@@ -92,7 +92,8 @@ def reference_timings(
 
 def _doubts(timed: TimedStrategy, is_emulated: bool) -> str | None:
     """Everything that speaks against its figures, in one line; None where nothing does."""
-    few = f"{len(timed.turns)} rounds only" if len(timed.turns) < MIN_ROUNDS else None
+    count = len(timed.turns)
+    few = f"{count} round{'s' if count > 1 else ''} only" if count < MIN_ROUNDS else None
     wrong = f"its outputs are wrong: {timed.mismatch}" if timed.mismatch else None
     moved = unsteadiness([turn.median_ms for turn in timed.turns])
     spread = relative_spread([turn.median_ms for turn in timed.turns]) or 0.0

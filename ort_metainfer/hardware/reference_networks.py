@@ -37,7 +37,9 @@ class _Builder:
 
     def uniform(self, shape: Sequence[int], fan_in: int = 1) -> Array:
         """Numbers of variance 1 / ``fan_in``."""
-        return ((self._random.random_sample(tuple(shape)) * 2 - 1) * np.sqrt(3.0 / fan_in)).astype(np.float32)
+        numbers: npt.NDArray[np.float64] = self._random.random_sample(tuple(shape))
+        scaled: Array = ((numbers * 2 - 1) * np.sqrt(3.0 / fan_in)).astype(np.float32)
+        return scaled
 
     def constant(self, values: npt.NDArray[Any]) -> str:
         """An initialiser."""
