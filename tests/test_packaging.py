@@ -130,3 +130,4 @@ def test_a_wheel_holds_the_three_folders_below_one_package_and_nothing_else(tmp_
         inside = inside if inside.startswith("ort_metainfer/") else f"ort_metainfer/{inside}"
         assert inside in names
     assert "ort_metainfer/py.typed" in names
+    assert "ort_metainfer/providers/chips.toml" in names

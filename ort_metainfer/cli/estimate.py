@@ -69,7 +69,7 @@ def estimate(
             document: dict[str, Any] = {"simulated": True, "note": SIMULATED, "chips": [*map(_described, chips)]}
         else:
             assert model is not None
-            given = Settings(input_shapes=";".join(shapes)).input_shapes if shapes else None
+            given = Settings(input_shapes=";".join(shapes)).input_shapes if shapes else None  # type: ignore[arg-type]  # or text
             document = survey(model, chips, _host(host, descriptions), given or {}, precision)
     if as_json:
         print_json(document)

@@ -195,12 +195,16 @@ class _Account:
             for node, taken in zip(self.work, self.on_chip, strict=True)
             if not (node.is_view or node.folded or node.operator in CONTROL_FLOW)
         ]
-        left = Counter(node.operator for node, taken in counted if not taken)
+        left, spent = Counter(node.operator for node, taken in counted if not taken), self.spent
         return Estimate(
             self.chip.name,
             self.host.name,
             self.precision,
-            **{f"{name}_ms": seconds * 1000 for name, seconds in self.spent.items()},
+            spent["compute"] * 1000,
+            spent["memory"] * 1000,
+            spent["transfer"] * 1000,
+            spent["dispatch"] * 1000,
+            spent["host"] * 1000,
             nodes=sum(taken for _, taken in counted),
             nodes_on_host=left.total(),
             macs=sum((node.macs or 0) * node.runs for node in self.work),
