@@ -15,6 +15,7 @@ from ort_metainfer.model.graph import describe
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Outcome, Parameter, Rewrite
 from ort_metainfer.rewrites.rewriting import blocker
+from tests.random_graph_cutting import cut
 from tests.random_graphs import Plan, RandomGraph, build, minimised
 from tests.rewrite_run import (
     LEVELS,
@@ -80,10 +81,10 @@ class Record:
 
 
 def drawn_parameters(rewrite: Rewrite, seed: int) -> dict[str, Any]:
-    """The defaults for every second seed; else each parameter somewhere in its domain."""
-    if seed % 2 == 0:
-        return {}
+    """The defaults half of the time; else each parameter somewhere in its domain."""
     rng = np.random.default_rng((seed, 4))
+    if rng.random() < 0.5:
+        return {}
     return {name: _drawn(parameter, rng) for name, parameter in sorted(rewrite.parameters.items())}
 
 
@@ -177,11 +178,11 @@ def campaign(rewrite: Rewrite, subjects: Iterable[Subject], most_faults: int = 5
 def smallest(rewrite: Rewrite, plan: Plan, parameters: Mapping[str, Any]) -> str:
     """The smallest graph that it breaks as well, as text, with what is wrong."""
 
-    def fails(smaller: Plan) -> bool:
-        return trial(rewrite, Subject(build(smaller)), parameters)[2] is not None
+    def broken(graph: RandomGraph) -> bool:
+        return trial(rewrite, Subject(graph), parameters)[2] is not None
 
-    least = minimised(plan, fails)
-    graph = build(least)
+    least = minimised(plan, lambda smaller: broken(build(smaller)))
+    graph = cut(build(least), broken)
     _, _, fault = trial(rewrite, Subject(graph), parameters)
     given = f" with {dict(parameters)}" if parameters else ""
     return f"{rewrite.name}{given}: {fault}\n{graph.text()}"
