@@ -17,6 +17,7 @@ import pytest
 import ort_metainfer
 from ort_metainfer import adapt
 from ort_metainfer.adapt import Request, decide, policy_of, settings_for
+from ort_metainfer.cli.report import trial_lines
 from ort_metainfer.decision import Decision
 from ort_metainfer.errors import CacheError, InputsError, StrategyError, TrialCrashed, TrialTimeout
 from ort_metainfer.failures import EXPIRY_S
@@ -200,6 +201,58 @@ def test_scheduling_that_won_on_a_busy_machine_is_left_alone_and_marked(tiny_mod
     assert any("intra_op_num_threads" in strategy.session_options for strategy in host.dueled)
     assert decision.strategy.is_default and not decision.complete
     assert "machine busy" in decision.incomplete_reason
+
+
+def one_thread(**outcome: Any) -> FakeTrialHost:
+    """A host on which one thread is the fastest by far."""
+    return FakeTrialHost(favour("intra_op_num_threads", **outcome), graph=replace(BIG_GRAPH, macs=1000))
+
+
+UNTOLD = HardwareState(when=0.0, window_s=0.2)
+
+
+@pytest.mark.parametrize("after", [None, UNTOLD])
+def test_a_load_that_could_have_been_told_and_was_not_is_not_taken_for_none(
+    after: HardwareState | None, tiny_model: Callable[..., Path]
+) -> None:
+    decision = ask(tiny_model("MatMul"), host := one_thread(after=after))
+    assert any("intra_op_num_threads" in strategy.session_options for strategy in host.dueled)
+    assert decision.strategy.is_default and not decision.complete
+    assert "load not known" in decision.incomplete_reason
+
+
+def test_where_no_load_is_ever_told_the_duel_decides_and_the_record_says_so_once(
+    tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows and macOS: otherwise nothing that depends on load could ever be adopted there."""
+    monkeypatch.setattr("ort_metainfer.hardware.state.observe", lambda *_: UNTOLD)
+    decision = ask(tiny_model("MatMul"), one_thread(before=UNTOLD, after=UNTOLD))
+    assert decision.winner is not None and "intra_op_num_threads" in decision.strategy.session_options
+    assert [flag for trial in decision.trials for flag in trial.flags if "does not tell" in flag] == list(
+        decision.winner.flags
+    )
+    assert decision.complete
+
+
+@pytest.mark.parametrize(("option", "adopted"), [("intra_op_num_threads", False), ("graph_optimization_level", True)])
+def test_a_machine_that_was_never_steady_keeps_scheduling_out_and_nothing_else(
+    option: str, adopted: bool, tiny_model: Callable[..., Path]
+) -> None:
+    graph = replace(BIG_GRAPH, macs=1000) if option.startswith("intra") else BIG_GRAPH
+    decision = ask(tiny_model("MatMul"), FakeTrialHost(favour(option, is_steady=False), graph=graph))
+    assert (option in decision.strategy.session_options) == adopted
+    assert decision.complete == adopted
+    assert adopted or "machine not steady" in decision.incomplete_reason
+
+
+def test_what_speaks_against_figures_is_kept_and_explained(tiny_model: Callable[..., Path]) -> None:
+    flag = "duel: 2 of 14 rounds set aside, since the clock went from 3000 to 2500 MHz"
+    host = FakeTrialHost(favour("graph_optimization_level", flags=(flag,)), graph=BIG_GRAPH)
+    plain = json.loads(json.dumps(ask(tiny_model("MatMul"), host).as_dict()))
+    assert f"    note      {flag}" in list(trial_lines(plain))
+    for trial in plain["trials"]:
+        del trial["flags"]  # as an older version kept it
+    assert not any("note" in line for line in trial_lines(plain))
 
 
 @pytest.mark.parametrize(

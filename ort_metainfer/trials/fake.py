@@ -13,6 +13,7 @@ from ort_metainfer.problem import Device, Graph, HardwareState, TensorSpec
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import gates
 from ort_metainfer.trials.accuracy import Comparison
+from ort_metainfer.trials.duel import UNSTEADY
 from ort_metainfer.trials.ledger import NO_TIME
 from ort_metainfer.trials.task import Feeds, Setup, Thresholds
 
@@ -87,6 +88,7 @@ class Scripted:
         before: state of the machine before; quiet where nothing is said.
         after: and after.
         flags: what speaks against its figures.
+        is_steady: whether its duel had undisturbed rounds.
     """
 
     speedup: float = 1.0
@@ -102,6 +104,7 @@ class Scripted:
     before: HardwareState | None = QUIET
     after: HardwareState | None = QUIET
     flags: tuple[str, ...] = ()
+    is_steady: bool = True
 
 
 class FakeTrialHost:
@@ -226,6 +229,8 @@ class FakeTrialHost:
             return replace(trial, failure=outcome.duel_failure)
         if self._is_late(outcome.cost_s, deadline):
             return trial.with_gate(Gate("pays", False, "no time left to confirm it in a second process"))
+        if thresholds.steady_only and not outcome.is_steady:
+            return trial.with_gate(Gate("pays", False, f"{UNSTEADY}: 0 of 12 rounds were undisturbed"))
         duel = self._timing(outcome.duel_speedup or outcome.speedup, outcome)
         return replace(trial, duel=duel).with_gate(gates.pays(trial.timing, duel, thresholds))
 

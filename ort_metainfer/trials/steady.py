@@ -40,8 +40,8 @@ class Laps(Protocol):
 def cool(laps: Laps, reference: HardwareState | None, clock: Clock, allowed_s: float) -> float:
     """Pause until neither throttling nor temperature tells of heat, at most ``allowed_s``; returns the seconds."""
     began = clock.now_s()
-    while (left_s := allowed_s - (clock.now_s() - began)) > 0:
-        clock.sleep(min(COOLING_STEP_S, left_s))
+    for _ in range(int(allowed_s / COOLING_STEP_S)):
+        clock.sleep(COOLING_STEP_S)
         if not has_heat(drift(reference, laps.lap())):
             break
     return clock.now_s() - began
@@ -115,7 +115,7 @@ class SteadyRounds:
 
     def _cool(self) -> None:
         allowed_s = min(self._cooling_s, self._left_s() - self._round_s)
-        if allowed_s > COOLING_STEP_S:
+        if allowed_s >= COOLING_STEP_S:
             paused_s = cool(self._laps, self._sieve.reference, self.bench.clock, allowed_s)
             self._cooling_s -= paused_s
             self.bench.speaker.say("cooled", seconds=paused_s)
