@@ -8,15 +8,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ort_metainfer.compiled import MAX_TOTAL_BYTES, Compiled, CompiledKey, compiled_for, form_of, keep, part_folder
-from ort_metainfer.decision import Placement
-from ort_metainfer.errors import MetainferError
+from ort_metainfer.compiled import (
+    MAX_TOTAL_BYTES,
+    Compiled,
+    CompiledKey,
+    compiled_for,
+    compiled_key,
+    form_of,
+    keep,
+    part_folder,
+)
+from ort_metainfer.decision import Decision, Placement
+from ort_metainfer.errors import MetainferError, ProviderError
 from ort_metainfer.problem import Graph
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.channel import setup_plain, thresholds_plain
 from ort_metainfer.trials.task import Setup, Thresholds
 
-__all__ = ["MIN_CREATION_MS", "Errand", "Outcome", "compile_model", "in_a_child", "pays", "worth_trying"]
+__all__ = [
+    "MIN_CREATION_MS",
+    "Errand",
+    "Outcome",
+    "compile_model",
+    "in_a_child",
+    "pays",
+    "with_compiled",
+    "worth_trying",
+]
 
 MIN_CREATION_MS = 100.0
 """A session that is created in less is left as it is: a caller would hardly notice, and the copy takes disk space."""
@@ -24,6 +42,9 @@ MIN_CREATION_MS = 100.0
 MIN_SAVED_MS = 50.0
 MIN_RATIO = 1.25
 """What loading must save to be worth it, by the median; a choice, not a measurement."""
+
+MIN_TIME_S = 2.0
+"""Below this no child is started to compile: it starts, creates the session, runs it, compiles, and does it again."""
 
 MAX_SHARE = 0.25
 """Share of the space for compiled models that one may take."""
@@ -67,6 +88,39 @@ def pays(figures: Mapping[str, float]) -> tuple[bool, str]:
     plain, load = figures["creation_ms"], figures["load_ms"]
     words = f"created in {plain:.0f} ms, loaded compiled in {load:.0f} ms"
     return plain - load >= MIN_SAVED_MS and plain >= load * MIN_RATIO, words
+
+
+def with_compiled(
+    decision: Decision, setup: Setup, thresholds: Thresholds, directory: Path, deadline: float, errand: Errand
+) -> Decision:
+    """A decision that was just made, with the name of what its session is loaded from; or why from nothing."""
+    assert decision.key is not None and decision.graph is not None
+    creation_ms = _creation_ms(decision)
+    reason: str | None = "what creating the session takes was not measured"
+    if creation_ms is not None:
+        reason = worth_trying(decision.graph, creation_ms)
+    if decision.strategy.transforms:
+        reason = "its strategy rewrites the model"
+    if reason is None and deadline - time.monotonic() < MIN_TIME_S:
+        reason = "no time was left to compile it"
+    if reason is None:
+        try:
+            key = compiled_key(decision.key.model, setup.baseline, decision.strategy)
+        except ProviderError as error:
+            return replace(decision, compiled_reason=str(error))
+        outcome = compile_model(setup, decision.strategy, key, directory, deadline, thresholds, errand=errand)
+        reason = outcome.reason
+        if outcome.compiled is not None:
+            return replace(decision, compiled=outcome.compiled.folder.name, compiled_reason=reason)
+    return replace(decision, compiled_reason=reason)
+
+
+def _creation_ms(decision: Decision) -> float | None:
+    """What creating the session took in the trials, as far as that was measured."""
+    if decision.winner is not None:
+        return decision.winner.creation_ms
+    known = [trial.baseline_creation_ms for trial in decision.trials if trial.baseline_creation_ms is not None]
+    return known[0] if known else None
 
 
 def compile_model(

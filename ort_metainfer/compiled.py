@@ -326,7 +326,7 @@ def _nearest(directory: Path, key: CompiledKey) -> str:
                 differences.append([name for name in asdict(key) if getattr(other, name) != getattr(key, name)])
     if not differences:
         return "nothing compiled from this model is in the cache"
-    return f"{' and '.join(min(differences, key=len))} differ from those of the nearest one"
+    return f"{' and '.join(min(differences, key=lambda names: len(names)))} differ from those of the nearest one"
 
 
 def _read_record(folder: Path) -> Compiled:

@@ -179,9 +179,9 @@ def _strategy(wanted: Preparation, provider: Provider) -> Strategy:
     transforms = []
     if wanted.shapes:
         shapes = {name: list(shape) for name, shape in wanted.shapes.items()}
-        transforms.append(Transform("fixed_shapes", FIXED_SHAPES_VERSION, shapes))
+        transforms.append(Transform("fixed-shapes", FIXED_SHAPES_VERSION, shapes))
     if wanted.recipe is not None:
-        transforms.append(Transform("qdq", QUANTISE_VERSION, wanted.recipe))
+        transforms.append(Transform("static-qdq", QUANTISE_VERSION, wanted.recipe))
     return Strategy(
         transforms=tuple(transforms),
         provider=provider.name,

@@ -1,0 +1,105 @@
+"""A session made from a compiled model: found in the cache, in the place of the caller's for the creation only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ort_metainfer.compiled import Compiled, compiled_for, compiled_key, discard, unsupported
+from ort_metainfer.places import cache_directory, cache_place
+
+if TYPE_CHECKING:
+    from ort_metainfer.settings import Settings
+    from ort_metainfer.spec import SessionSpec
+    from ort_metainfer.strategy import Strategy
+
+__all__ = ["create", "find"]
+
+log = logging.getLogger("ort_metainfer")
+
+
+def find(keyword: Settings | None, model_hash: str | None, spec: SessionSpec, strategy: Strategy) -> Compiled | None:
+    """The compiled model for this session; None where there is none, or it is damaged, which is said once.
+
+    Raises:
+        StrategyError: the strategy rewrites the model ahead of time, and there is nothing to load.
+        ProviderError: the strategy's provider has no adapter here.
+    """
+    reason: Compiled | str = "the model is not known"
+    if model_hash is not None:
+        reason = compiled_for(_directory(keyword), compiled_key(model_hash, spec, strategy))
+    if isinstance(reason, Compiled):
+        return reason
+    if strategy.transforms:
+        from ort_metainfer.errors import StrategyError
+
+        names = ", ".join(transform.name for transform in strategy.transforms)
+        raise StrategyError(
+            f"the strategy wants the model rewritten ({names}), which was to be done ahead of time: {reason}; "
+            "run `ort-metainfer compile` on this machine, under these versions"
+        )
+    if "damaged" in reason:
+        from ort_metainfer.session import warn_once
+
+        warn_once(f"{reason}; the original model is used")
+    else:
+        log.info("no compiled model is used: %s", reason)
+    return None
+
+
+def create(session: Any, plan: Any, plain_create: Callable[..., None]) -> str | None:
+    """Make the native session from ``plan.compiled``; one sentence, with everything put back, where that fails.
+
+    What a caller can ask the session is as it would be: the model's metadata and its own options are put in place.
+    """
+    compiled: Compiled = plan.compiled
+    before = session._sess_options
+    reason = unsupported(compiled)
+    if reason is None:
+        session._sess_options = plan.options
+        try:
+            with _standing_in(session, compiled.model_file):
+                plain_create(session, plan.providers, plan.provider_options)
+            for name, value in compiled.metadata.items():
+                setattr(session._model_meta, name, value)
+            session._sess_options = _shown_options(plan, session._sess_options)
+            return None
+        except Exception as error:  # noqa: BLE001 (whatever a provider says to a compiled model it does not like)
+            session._sess_options = before
+            reason = f"{type(error).__name__}: {error}"
+    discard(compiled.folder)
+    return f"the compiled model in {compiled.folder} is dropped, the original is used: {reason}"
+
+
+@contextmanager
+def _standing_in(session: Any, model_file: Path) -> Iterator[None]:
+    path, content = session._model_path, session._model_bytes
+    session._model_path, session._model_bytes = str(model_file), None
+    try:
+        yield
+    finally:
+        session._model_path, session._model_bytes = path, content
+
+
+def _shown_options(plan: Any, applied: Any) -> Any:
+    """The session's options as they would be: an optimised model is loaded with the optimiser off."""
+    if plan.compiled.form != "optimised model":
+        return applied
+    from ort_metainfer import options
+
+    shown = options.options_of(plan.spec)
+    options.apply(shown, replace(plan.strategy, provider=None, device=None, provider_options={}, transforms=()))
+    return shown
+
+
+def _directory(keyword: Settings | None) -> Path:
+    place = cache_place(keyword)
+    if place is None:
+        from ort_metainfer.adapt import settings_for
+
+        place = cache_directory(settings_for(keyword)[0])
+    return place
