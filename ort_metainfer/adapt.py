@@ -125,6 +125,11 @@ def decide(request: Request, host: TrialHost | None = None) -> Decision:
     Raises:
         MetainferError: whatever of ours fails; the session catches it and falls back.
     """
+    decision = _decide(request, host)
+    return replace(decision, compiled=None) if request.settings.compiled == "off" else decision
+
+
+def _decide(request: Request, host: TrialHost | None) -> Decision:
     settings = request.settings
     if settings.mode == "off":
         return Decision(Strategy(), "off", "mode is off")
@@ -132,11 +137,27 @@ def decide(request: Request, host: TrialHost | None = None) -> Decision:
         return Decision(Strategy(), "pass-through", request.spec)
     if settings.strategy is not None:
         strategy = Strategy.read(Path(settings.strategy))
-        return Decision(strategy, "override", f"the strategy file {os.fspath(settings.strategy)}")
+        decision = Decision(strategy, "override", f"the strategy file {os.fspath(settings.strategy)}")
+        return _identified(decision, request, request.spec) if strategy.transforms else decision
     unusual = _not_onnx(request.source)
     if unusual:
         return Decision(Strategy(), "pass-through", unusual)
     return _Story(request, request.spec, host).tell()
+
+
+def _identified(decision: Decision, request: Request, spec: SessionSpec) -> Decision:
+    """The same with its key and the model's features: what was prepared ahead of time is found by them."""
+    from ort_metainfer.model.fingerprint import fingerprint, known_graph, remember_graph
+    from ort_metainfer.model.graph import describe
+    from ort_metainfer.strategy_cache.store import open_cache
+
+    cache = open_cache(cache_directory(request.settings))
+    model = fingerprint(request.source, cache)
+    graph = known_graph(cache, model.hash)
+    if graph is None:
+        graph = describe(request.source if isinstance(request.source, bytes) else Path(request.source))
+        remember_graph(cache, model.hash, graph)
+    return replace(decision, key=key_of(model, graph, request.settings, spec), graph=graph)
 
 
 def _not_onnx(source: str | os.PathLike[str] | bytes) -> str | None:

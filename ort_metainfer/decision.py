@@ -220,6 +220,8 @@ class Decision:
         decided_in_s: time spent deciding, wall.
         strategy_file: where it is written down.
         inputs_are_real: whether it was verified on inputs that the caller gave.
+        compiled: name of the compiled model in the cache that a session of it is made from; None where there is none,
+            and ``compiled_reason`` says why, as far as it was looked at.
         state: what else the machine was doing when the decision began.
         graph: the model's features, where they are known.
     """
@@ -238,6 +240,8 @@ class Decision:
     decided_in_s: float = 0.0
     strategy_file: str | None = None
     inputs_are_real: bool = False
+    compiled: str | None = None
+    compiled_reason: str = ""
     manifest: Manifest | None = None
     state: HardwareState | None = None
     graph: Graph | None = None

@@ -183,7 +183,17 @@ class Deliberation:
         while self._is_worth_more() and (more := self._search(problem)):
             self._try(setup, more[:BATCH], thresholds)
             self._confirm(setup, thresholds, problem)
-        return self._conclude(problem, self.verified)
+        return self._compile(setup, self._conclude(problem, self.verified), thresholds)
+
+    def _compile(self, setup: Setup, decision: Decision, thresholds: Thresholds) -> Decision:
+        """Have the session that was decided for compiled and kept, where that pays and time is left."""
+        from ort_metainfer.compilation import with_compiled
+
+        errand = getattr(self.host, "errand", None)  # a host that reckons has none
+        if self.settings.compiled == "off" or errand is None:
+            return decision
+        self._say("compiling")
+        return with_compiled(decision, setup, thresholds, self.cache.directory, self.deadline, errand)
 
     def _problem(self, setup: Setup, graph: Graph, feeds: Feeds) -> Problem:
         from ort_metainfer.adapt import policy_of

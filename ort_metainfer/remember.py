@@ -119,6 +119,8 @@ def decision_of(entry: Mapping[str, Any], key: CacheKey, graph: Graph | None = N
         incomplete_reason=str(entry.get("incomplete_reason", "")),
         strategy_file=entry.get("strategy_file"),
         inputs_are_real=bool(entry.get("inputs_are_real")),
+        compiled=entry.get("compiled"),
+        compiled_reason=str(entry.get("compiled_reason", "")),
         manifest=replace(_manifest_in(entry), decided_at=str(entry.get("decided_at", ""))),
         graph=graph,
     )
@@ -188,6 +190,8 @@ def remember(cache: StrategyCache, directory: Path, decision: Decision, model: M
         "budget_s": budget_s,
         "strategy_file": decision.strategy_file,
         "inputs_are_real": decision.inputs_are_real,
+        "compiled": decision.compiled,
+        "compiled_reason": decision.compiled_reason,
         "speedup": [timing.speedup, timing.speedup_low, timing.speedup_high] if timing else None,
     }
     if cache.put("entries", str(decision.key), entry):

@@ -19,9 +19,11 @@ from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession a
 from ort_metainfer import options as _options
 
 if TYPE_CHECKING:
+    from ort_metainfer.compiled import Compiled
     from ort_metainfer.decision import Decision
     from ort_metainfer.problem import SessionSpec
     from ort_metainfer.settings import Settings
+    from ort_metainfer.strategy import Strategy
 
 __all__ = ["InferenceSession", "patch", "unpatch"]
 
@@ -115,14 +117,23 @@ def _create(self: Any, providers: Any, provider_options: Any, disabled_optimizer
 
 
 class _Plan(NamedTuple):
-    """What is given to onnxruntime in place of what the caller gave."""
+    """What is given to onnxruntime in place of what the caller gave; ``strategy`` is what it was made from."""
 
     spec: SessionSpec
+    strategy: Strategy
     options: Any
     providers: Any
     provider_options: Any
-    names_provider: bool
+    compiled: Compiled | None
     fixes_shapes: bool
+
+
+class _Known(NamedTuple):
+    """A strategy that is to be applied, with the model's hash and the name of what is compiled, where known."""
+
+    strategy: Any
+    model_hash: str | None = None
+    compiled: str | None = None
 
 
 def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers: Any, may_decide: bool) -> _Plan | None:
@@ -130,39 +141,57 @@ def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers:
     keyword = getattr(self, "_metainfer_settings", None)
     try:
         spec = _unusual(self, disabled_optimizers) or _options.spec_of(self._sess_options, providers, provider_options)
-        strategy = _recalled(self, spec, keyword)
-        if strategy is None:
-            from ort_metainfer import adapt
-
-            settings, problems = adapt.settings_for(keyword)
-            for problem in problems:
-                if settings.strict:
-                    raise problem
-                warn_once(f"{problem}; this setting is ignored")
-            source = self._model_path if self._model_path is not None else self._model_bytes
-            decision = adapt.decide(adapt.Request(source, spec, settings, may_decide))
-            _tell(self, decision)
-            if not problems and isinstance(source, str) and not isinstance(spec, str):
-                from ort_metainfer.start import record
-
-                record(source, spec, keyword, decision)
-            strategy = decision.strategy
-        if strategy.is_default or isinstance(spec, str):
+        known = _recalled(self, spec, keyword) or _decided(self, spec, keyword, may_decide)
+        if isinstance(spec, str):
             return None
-        planned = _options.options_of(spec)
-        chosen = _options.apply(planned, strategy)
-        if strategy.provider is None:
-            chosen, given = providers, provider_options
-        else:
-            given = None
-        fixes_shapes = bool(strategy.static_shapes)
-        return _Plan(spec, planned, chosen, given, strategy.provider is not None, fixes_shapes)
+        compiled = None
+        if known.compiled is not None or getattr(known.strategy, "transforms", ()):
+            from ort_metainfer.compiled_start import find
+
+            compiled = find(keyword, known.model_hash, spec, known.strategy)
+        if compiled is None and known.strategy.is_default:
+            return None
+        return _planned(spec, known.strategy, compiled, providers, provider_options)
     except Exception as error:
         if _is_strict(self):
             _refuse_fallback(self)
             raise
         _fail_open(self, error)
         return None
+
+
+def _planned(spec: Any, strategy: Any, compiled: Compiled | None, providers: Any, provider_options: Any) -> _Plan:
+    """What to give onnxruntime for a strategy."""
+    planned, applied = _options.options_of(spec), strategy
+    if compiled is not None:
+        from ort_metainfer.compiled import loading_strategy
+
+        applied = loading_strategy(strategy, compiled.form)
+    chosen = _options.apply(planned, applied)
+    given = None
+    if strategy.provider is None:
+        chosen, given = providers, provider_options
+    fixes_shapes = bool(strategy.static_shapes or strategy.transforms)
+    return _Plan(spec, strategy, planned, chosen, given, compiled, fixes_shapes)
+
+
+def _decided(self: Any, spec: SessionSpec | str, keyword: Settings | None, may_decide: bool) -> _Known:
+    """What the full look-up, or a decision made now, says."""
+    from ort_metainfer import adapt
+
+    settings, problems = adapt.settings_for(keyword)
+    for problem in problems:
+        if settings.strict:
+            raise problem
+        warn_once(f"{problem}; this setting is ignored")
+    source = self._model_path if self._model_path is not None else self._model_bytes
+    decision = adapt.decide(adapt.Request(source, spec, settings, may_decide))
+    _tell(self, decision)
+    if not problems and isinstance(source, str) and not isinstance(spec, str):
+        from ort_metainfer.start import record
+
+        record(source, spec, keyword, decision)
+    return _Known(decision.strategy, decision.key.model if decision.key else None, decision.compiled)
 
 
 def _is_strict(self: Any) -> bool:
@@ -176,7 +205,7 @@ def _is_strict(self: Any) -> bool:
         return keyword is not None and bool(keyword.strict)
 
 
-def _recalled(self: Any, spec: SessionSpec | str, keyword: Settings | None) -> Any:
+def _recalled(self: Any, spec: SessionSpec | str, keyword: Settings | None) -> _Known | None:
     """The strategy of a start that was made before, the decision left to be told when asked; None where it is new."""
     if isinstance(spec, str) or not isinstance(self._model_path, str):
         return None
@@ -188,11 +217,12 @@ def _recalled(self: Any, spec: SessionSpec | str, keyword: Settings | None) -> A
     self._metainfer_start = start
     if not isinstance(self, InferenceSession) or self._metainfer_is_told:
         _tell(self, start.decision())  # onnxruntime's own class has nowhere to work it out later; nor what hides it
-    if not start.entry["strategy"]:
-        return _NO_CHANGE
+    if not start.entry["strategy"] and start.compiled is None:
+        return _Known(_NO_CHANGE)
     from ort_metainfer.strategy import Strategy
 
-    return Strategy.from_dict(start.entry["strategy"])
+    strategy = Strategy.from_dict(start.entry["strategy"])
+    return _Known(strategy) if start.compiled is None else _Known(strategy, start.model_hash, start.compiled)
 
 
 class _NoChange:
@@ -216,9 +246,20 @@ def _unusual(self: Any, disabled_optimizers: Any) -> str | None:
 def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
     """Make the session as planned; False, with everything put back, where onnxruntime refuses it."""
     caller_options = self._sess_options
-    self._sess_options = plan.options
     try:
-        _plain_create(self, plan.providers, plan.provider_options)
+        if plan.compiled is not None:
+            from ort_metainfer.compiled_start import create
+
+            reason = create(self, plan, _plain_create)
+            if reason is not None:  # what lies in the cache does not do: as if it were not there
+                warn_once(reason)
+                if plan.strategy.is_default:
+                    self._sess_options = caller_options
+                    return False
+                plan = _planned(plan.spec, plan.strategy, None, plan.providers, plan.provider_options)
+        if plan.compiled is None:
+            self._sess_options = plan.options
+            _plain_create(self, plan.providers, plan.provider_options)
         _guard_shapes(self, plan)
     except Exception as error:
         self._sess_options = caller_options
@@ -227,7 +268,7 @@ def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
             raise
         _fail_open(self, error)
         return False
-    if plan.names_provider:  # else onnxruntime has just told it from the caller's own
+    if plan.strategy.provider is not None:  # else onnxruntime has just told it from the caller's own
         self._fallback_providers = _fallback_of(providers)
     return True
 

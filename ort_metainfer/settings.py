@@ -40,6 +40,7 @@ class Settings:
         inputs: real inputs: a dict, a list or iterator of dicts, a callable that returns one of these, or a path or
             glob of .npz files.
         objective: ``latency``, the session runs alone; ``pipeline``, others of this process run between its runs.
+        compiled: ``auto`` keeps what a provider compiled where loading that is faster, and uses it; ``off`` does not.
         strict: raise what otherwise is one warning and a plain session.
         log: level of the logger ``ort_metainfer``: ``off``, ``error``, ``warning``, ``info`` or ``debug``.
 
@@ -56,6 +57,7 @@ class Settings:
     input_shapes: Mapping[str, tuple[int, ...]] | None = None
     inputs: Any = field(default=None, repr=False, compare=False)
     objective: str | None = None
+    compiled: str | None = None
     strict: bool | None = None
     log: str | None = None
 
@@ -174,12 +176,21 @@ FIELDS: Mapping[str, Check] = {
     "input_shapes": _shapes,
     "inputs": _anything,
     "objective": _one_of("latency", "pipeline"),
+    "compiled": _one_of("auto", "off"),
     "strict": _flag,
     "log": _one_of("off", "error", "warning", "info", "debug"),
 }
 """Setting -> the check that turns a keyword, a file's value or an environment variable's text into its value."""
 
-DEFAULTS = Settings(mode="auto", budget_s=15.0, accuracy="strict", objective="latency", strict=False, log="warning")
+DEFAULTS = Settings(
+    mode="auto",
+    budget_s=15.0,
+    accuracy="strict",
+    objective="latency",
+    compiled="auto",
+    strict=False,
+    log="warning",
+)
 
 
 def resolve(

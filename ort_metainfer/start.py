@@ -47,10 +47,16 @@ PREFIX = "ORT_METAINFER_"
 
 
 class Start(NamedTuple):
-    """What the cache said: the printed cache key, and the entry's row."""
+    """What the cache said: the printed cache key, the entry's row, and the compiled model to use, by its name."""
 
     key: str
     entry: dict[str, Any]
+    compiled: str | None = None
+
+    @property
+    def model_hash(self) -> str:
+        """The model's, out of the key."""
+        return str(json.loads(self.key)[1])
 
     def decision(self) -> Decision:
         """The whole of it, for who asks the session."""
@@ -59,7 +65,7 @@ class Start(NamedTuple):
 
         key = CacheKey.parse(self.key)
         assert key is not None  # recall() saw to it
-        return decision_of(self.entry, key)
+        return decision_of({**self.entry, "compiled": self.compiled}, key)
 
 
 def recall(path: str, spec: SessionSpec, keyword: Settings | None) -> Start | None:
@@ -83,7 +89,7 @@ def recall(path: str, spec: SessionSpec, keyword: Settings | None) -> Start | No
             connection.close()
         if entry is None or entry["decided_at"] != row["decided_at"] or not row["key"].startswith("["):
             return None
-        return Start(row["key"], entry)
+        return Start(row["key"], entry, row.get("compiled"))
     except sqlite3.Error as error:
         from ort_metainfer.strategy_cache.file import note_wait
 
@@ -112,7 +118,12 @@ def record(path: str, spec: SessionSpec, keyword: Settings | None, decision: Dec
         if decision.strategy_file.endswith(".new.toml"):
             return False  # beside a file that a person edited, which a full look-up honours
         files = [*files, [decision.strategy_file, *_stamp(decision.strategy_file)]]
-    row = {"key": str(decision.key), "decided_at": decision.manifest.decided_at, "files": files}
+    row = {
+        "key": str(decision.key),
+        "decided_at": decision.manifest.decided_at,
+        "files": files,
+        "compiled": decision.compiled,
+    }
     return open_cache(directory).put("starts", _circumstances(path, spec, keyword), row)
 
 

@@ -31,6 +31,7 @@ LAYERS: dict[str, tuple[Any, tuple[str, Any], tuple[str, Any]]] = {
     ),
     "inputs": ("k.npz", ("e.npz", "e.npz"), ('"f.npz"', "f.npz")),
     "objective": ("pipeline", ("latency", "latency"), ('"pipeline"', "pipeline")),
+    "compiled": ("off", ("auto", "auto"), ('"OFF"', "off")),
     "strict": (True, ("no", False), ("true", True)),
     "log": ("debug", ("OFF", "off"), ('"info"', "info")),
 }
@@ -44,6 +45,7 @@ BAD: dict[str, tuple[Any, str]] = {  # field: a value that is not allowed, and w
     "strategy": (7, "a path"),
     "input_shapes": ("x:a,b", "name:1,3,224,224"),
     "objective": ("beauty", "latency, pipeline"),
+    "compiled": ("never", "auto, off"),
     "strict": ("perhaps", "true, false"),
     "log": ("loud", "off, error, warning, info, debug"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -263,6 +263,13 @@ class ChildTrialHost:
         flags = course.flags(thresholds.steady_only, (*duelling.CANDIDATE, *duelling.BASELINE))
         told = (*trial.flags, *(f"duel: {flag}" for flag in flags))
         return replace(trial, duel=timing, flags=told).with_gate(gate)
+
+    def errand(self, do: str, request: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+        """See :func:`ort_metainfer.trials.errand.run_errand`; children kept for trials make room first."""
+        from ort_metainfer.trials.errand import run_errand
+
+        self.close()
+        return run_errand(do, request, deadline)
 
     def close(self) -> None:
         """End every child."""
