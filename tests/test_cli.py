@@ -203,11 +203,11 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.Mon
 def test_help_names_every_command(command: Command) -> None:
     status, out, _ = command("--help")
     assert status == 0
-    for name in ("tune", "bench", "explain", "devices", "cache", "doctor", "demo", "run"):
+    for name in ("tune", "bench", "explain", "devices", "probe", "cache", "doctor", "demo", "run"):
         assert f"  {name} " in out
 
 
-@pytest.mark.parametrize("name", ["tune", "bench", "explain", "devices", "cache", "doctor", "demo", "run"])
+@pytest.mark.parametrize("name", ["tune", "bench", "explain", "devices", "probe", "cache", "doctor", "demo", "run"])
 def test_every_command_has_help(name: str, command: Command) -> None:
     status, out, _ = command(name, "--help")
     assert status == 0
@@ -281,6 +281,7 @@ def test_an_entry_that_holds_nonsense_is_listed_all_the_same(tmp_path: Path, com
 # devices, doctor
 
 
+@pytest.mark.slow
 def test_devices_gives_the_cpu_and_says_why_others_are_missing(command: Command) -> None:
     status, out, _ = command("devices", "--json")
     assert status == 0

@@ -87,7 +87,8 @@ def instruments(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         say("matmul")
         return Profile(device, {}, (replace(FEATURES[0], value=figures_to_give["rate"]),), POINTS)
 
-    real = Instruments(probe, lambda device, deadline, say: TIMINGS, versions_of)
+    quiet = HardwareState(when=1.0, window_s=0.1, others_cpu=0.0)
+    real = Instruments(probe, lambda device, deadline, say: TIMINGS, versions_of, lambda: quiet)
     monkeypatch.setattr(profiles.Instruments, "real", classmethod(lambda cls: real))
     return figures_to_give
 
@@ -188,6 +189,7 @@ def test_a_cache_that_cannot_be_written_is_told(
 # devices
 
 
+@pytest.mark.slow
 def test_devices_shows_the_main_features_of_what_was_measured_and_all_on_demand(
     command: Command, kept: Profile
 ) -> None:
@@ -197,6 +199,7 @@ def test_devices_shows_the_main_features_of_what_was_measured_and_all_on_demand(
     assert "cache/L1d" in command("devices", "--features")[1]
 
 
+@pytest.mark.slow
 def test_devices_in_json_has_each_devices_features(command: Command, kept: Profile) -> None:
     rows = {row["provider"]: row for row in json.loads(command("devices", "--json")[1])}
     (device,) = rows["CPUExecutionProvider"]["devices"]

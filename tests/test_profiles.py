@@ -56,7 +56,7 @@ class Bench:
 
     @property
     def instruments(self) -> Instruments:
-        return Instruments(self.probe, self.fingerprint, self.versions)
+        return Instruments(self.probe, self.fingerprint, self.versions, lambda: STATE)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from ort_metainfer.hardware.toolchain import (
     is_same_device,
     toolchain_effects,
 )
-from ort_metainfer.problem import Device
+from ort_metainfer.problem import Device, HardwareState
 
 __all__ = [
     "EFFECTS",
@@ -69,11 +69,12 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Instruments:
-    """What measures: the probe, the fingerprint, and who tells the versions; tests give others."""
+    """What measures: the probe, the fingerprint, who tells the versions and what else goes on; tests give others."""
 
     probe: Callable[[Device, float, Say], Profile]
     fingerprint: Callable[[Device, float, Say], tuple[ReferenceTiming, ...]]
     versions: Callable[[Device], Mapping[str, str]]
+    observe: Callable[[], HardwareState] = observe
 
     @classmethod
     def real(cls) -> Instruments:
@@ -132,7 +133,7 @@ def measure_profile(
     if device.simulated:
         raise ProviderError(f"{device} is simulated: it has a description, and nothing to measure")
     tools, tell = instruments or Instruments.real(), say or (lambda text: None)
-    started, before = time.monotonic(), observe()
+    started, before = time.monotonic(), tools.observe()
     probed = _probed(tools, device, started + PROBE_SHARE * budget_s, tell)
     references = tools.fingerprint(device, started + budget_s, tell)
     return replace(
@@ -141,7 +142,7 @@ def measure_profile(
         versions=dict(tools.versions(device)),
         references=references,
         before=probed.before or before,
-        after=observe(),
+        after=tools.observe(),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=time.monotonic() - started,
     ).with_features(*static_features(device), *reference_features(references))
