@@ -122,9 +122,9 @@ def _provider_name(name: str, source: str) -> str:
     import onnxruntime
 
     from ort_metainfer.errors import ProviderError
-    from ort_metainfer.providers.registry import OURS, get_provider
+    from ort_metainfer.providers.registry import HOMES, get_provider
 
-    known: list[str] = [*(provider.name for provider in OURS), *onnxruntime.get_all_providers()]
+    known: list[str] = [*HOMES, *onnxruntime.get_all_providers()]
     spelt = {whole.removesuffix("ExecutionProvider").lower(): whole for whole in reversed(known)}
     whole = spelt.get(name.lower().removesuffix("executionprovider"))
     if whole is not None:

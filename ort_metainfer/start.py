@@ -102,7 +102,7 @@ def recall(path: str, spec: SessionSpec, keyword: Settings | None) -> Start | No
 def record(path: str, spec: SessionSpec, keyword: Settings | None, decision: Decision) -> bool:
     """Make the next start like this one short; False where that cannot be: the decision is none that the cache has."""
     from ort_metainfer.model.fingerprint import files_behind
-    from ort_metainfer.providers.registry import OURS
+    from ort_metainfer.providers.registry import HOMES
     from ort_metainfer.strategy_cache.store import open_cache
 
     directory = cache_place(keyword)
@@ -111,7 +111,7 @@ def record(path: str, spec: SessionSpec, keyword: Settings | None, decision: Dec
         return False
     if decision.strategy.static_shapes or not decision.manifest or not decision.manifest.decided_at:
         return False  # the guard of fixed shapes needs the model's features
-    own = {provider.name.removesuffix("ExecutionProvider") for provider in OURS}
+    own = {name.removesuffix("ExecutionProvider") for name in HOMES}
     if not own.issuperset(decision.key.policy.split("|")[2].split("+")):
         return False  # a third party's adapter, whose package is not among those looked at
     if decision.strategy_file is not None:

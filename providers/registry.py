@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
+from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ort_metainfer.errors import ProviderError
 from ort_metainfer.problem import Device
-from ort_metainfer.providers.acl import AclProvider
 from ort_metainfer.providers.base import Availability, Provider
-from ort_metainfer.providers.cann import CannProvider
-from ort_metainfer.providers.coreml import CoreMlProvider
-from ort_metainfer.providers.cpu import CpuProvider
-from ort_metainfer.providers.cuda import CudaProvider
-from ort_metainfer.providers.directml import DirectMlProvider
-from ort_metainfer.providers.dnnl import DnnlProvider
-from ort_metainfer.providers.ggml import GgmlProvider
-from ort_metainfer.providers.migraphx import MiGraphXProvider
-from ort_metainfer.providers.nnapi import NnapiProvider
-from ort_metainfer.providers.nxrt import NxrtProvider
-from ort_metainfer.providers.openvino import OpenVinoProvider
-from ort_metainfer.providers.qnn import QnnProvider
-from ort_metainfer.providers.rocm import RocmProvider
-from ort_metainfer.providers.tensorrt import TensorRtProvider
-from ort_metainfer.providers.tensorrt_rtx import TensorRtRtxProvider
-from ort_metainfer.providers.vitisai import VitisAiProvider
-from ort_metainfer.providers.webgpu import WebGpuProvider
-from ort_metainfer.providers.xnnpack import XnnpackProvider
 from ort_metainfer.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -35,36 +18,43 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENTRY_POINT_GROUP",
+    "HOMES",
     "BrokenProvider",
     "all_providers",
     "get_provider",
+    "our_providers",
     "usable_providers",
     "without_adapter",
 ]
 
 ENTRY_POINT_GROUP = "ort_metainfer.providers"
-OURS: tuple[Provider, ...] = (
-    CpuProvider(),
-    OpenVinoProvider(),
-    NxrtProvider(),
-    QnnProvider(),
-    WebGpuProvider(),
-    GgmlProvider(),
-    TensorRtRtxProvider(),
-    TensorRtProvider(),
-    CudaProvider(),
-    MiGraphXProvider(),
-    DirectMlProvider(),
-    CoreMlProvider(),
-    CannProvider(),
-    VitisAiProvider(),
-    NnapiProvider(),
-    DnnlProvider(),
-    XnnpackProvider(),
-    AclProvider(),
-    RocmProvider(),
-)
 SUFFIX = "ExecutionProvider"
+HOMES: Mapping[str, str] = MappingProxyType(
+    {
+        f"CPU{SUFFIX}": "cpu.CpuProvider",
+        f"OpenVINO{SUFFIX}": "openvino.OpenVinoProvider",
+        "cpu_ep": "nxrt.NxrtProvider",
+        f"QNN{SUFFIX}": "qnn.QnnProvider",
+        f"WebGpu{SUFFIX}": "webgpu.WebGpuProvider",
+        "ggml": "ggml.GgmlProvider",
+        f"NvTensorRTRTX{SUFFIX}": "tensorrt_rtx.TensorRtRtxProvider",
+        f"Tensorrt{SUFFIX}": "tensorrt.TensorRtProvider",
+        f"CUDA{SUFFIX}": "cuda.CudaProvider",
+        f"MIGraphX{SUFFIX}": "migraphx.MiGraphXProvider",
+        f"Dml{SUFFIX}": "directml.DirectMlProvider",
+        f"CoreML{SUFFIX}": "coreml.CoreMlProvider",
+        f"CANN{SUFFIX}": "cann.CannProvider",
+        f"VitisAI{SUFFIX}": "vitisai.VitisAiProvider",
+        f"Nnapi{SUFFIX}": "nnapi.NnapiProvider",
+        f"Dnnl{SUFFIX}": "dnnl.DnnlProvider",
+        f"Xnnpack{SUFFIX}": "xnnpack.XnnpackProvider",
+        f"ACL{SUFFIX}": "acl.AclProvider",
+        f"ROCM{SUFFIX}": "rocm.RocmProvider",
+    }
+)
+"""Name of each of our adapters -> module and class: one is imported when it is asked for, so that a cached start pays
+for the provider it uses and no other. The CPU's is first."""
+
 SIMULATED = f"Simulated{SUFFIX}"
 
 
@@ -110,7 +100,19 @@ def all_providers() -> tuple[Provider, ...]:
 
     Before the third parties' stand plug-in packages that are installed and that no adapter speaks for.
     """
-    return (*OURS, *_discovered(), *_third_parties())
+    return (*our_providers(), *_discovered(), *_third_parties())
+
+
+def our_providers() -> tuple[Provider, ...]:
+    """The adapters of this package, the CPU's first."""
+    return tuple(_ours(name) for name in HOMES)
+
+
+@lru_cache(maxsize=len(HOMES))
+def _ours(name: str) -> Provider:
+    module, _, kind = HOMES[name].partition(".")
+    made: Provider = getattr(import_module(f"ort_metainfer.providers.{module}"), kind)()
+    return made
 
 
 def get_provider(name: str) -> Provider:
@@ -135,13 +137,14 @@ def usable_providers(names: Collection[str] | None = None) -> tuple[Provider, ..
             has.
     """
     if names is None:
-        allowed = [provider for provider in OURS if not provider.opt_in]
+        allowed = [provider for provider in our_providers() if not provider.opt_in]
     else:
         found = {id(provider): provider for name in names if (provider := _find(name)) is not None}
-        ranks = {id(provider): rank for rank, provider in enumerate(OURS)}
-        allowed = sorted(found.values(), key=lambda p: (ranks.get(id(p), len(ranks)), p.name))
-    others = [provider for provider in allowed if provider is not OURS[0]]
-    return (OURS[0], *(provider for provider in others if _is_wanted(provider.availability(), named=names is not None)))
+        ranks = {name: rank for rank, name in enumerate(HOMES)}
+        allowed = sorted(found.values(), key=lambda p: (ranks.get(p.name, len(ranks)), p.name))
+    cpu = _ours(next(iter(HOMES)))
+    others = [provider for provider in allowed if provider is not cpu]
+    return (cpu, *(provider for provider in others if _is_wanted(provider.availability(), named=names is not None)))
 
 
 def _is_wanted(found: Availability, named: bool) -> bool:
@@ -161,9 +164,9 @@ def _find(name: str) -> Provider | None:
     spellings = {name, f"{name}{SUFFIX}", name.removesuffix(SUFFIX)}
     if SIMULATED in spellings:
         return _simulated()
-    ours = next((provider for provider in OURS if provider.name in spellings), None)
+    ours = next((known for known in HOMES if known in spellings), None)
     if ours is not None:
-        return ours
+        return _ours(ours)
     others = (*_third_parties(), *_discovered())
     return next((provider for provider in others if provider.name in spellings), None)
 
@@ -173,7 +176,7 @@ def _discovered() -> tuple[Provider, ...]:
     from ort_metainfer.providers.discovered import discover
     from ort_metainfer.start import PLUG_IN_MODULES
 
-    return discover(PLUG_IN_MODULES, {provider.name for provider in (*OURS, *_third_parties())})
+    return discover(PLUG_IN_MODULES, {*HOMES, *(provider.name for provider in _third_parties())})
 
 
 @lru_cache(maxsize=1)
@@ -188,7 +191,7 @@ def _simulated() -> Provider:
 def _third_parties() -> tuple[Provider, ...]:
     from importlib import metadata  # seldom needed, and it brings the e-mail parser along
 
-    taken = {provider.name for provider in OURS}
+    taken = set(HOMES)
     found = []
     for provider in _load(metadata.entry_points(group=ENTRY_POINT_GROUP)):
         if provider.name in taken:

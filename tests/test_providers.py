@@ -697,3 +697,15 @@ def test_nxrt_is_listed_by_a_session_though_it_takes_next_to_nothing(zoo_model: 
     assert report["providers"][0] == "cpu_ep"
     assert report["nodes"].get("CPUExecutionProvider", 0) > report["nodes"].get("cpu_ep", 0)
     assert report["error"] < 1e-5
+
+
+def test_each_adapter_is_listed_under_its_own_name_and_imported_only_when_asked_for() -> None:
+    from ort_metainfer.providers import registry
+
+    assert [provider.name for provider in registry.our_providers()] == list(registry.HOMES)
+    code = (
+        "import sys; from ort_metainfer.providers import get_provider; get_provider('CPU')\n"
+        "print([name for name in sys.modules if name.startswith('ort_metainfer.providers.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "providers.cpu" in done.stdout and "providers.cuda" not in done.stdout, done.stdout

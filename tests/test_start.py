@@ -164,7 +164,7 @@ def test_a_decision_made_beside_an_edited_file_takes_no_shortcut(
 
 
 def test_the_modules_looked_for_are_those_of_the_adapters() -> None:
-    plugged = [provider.plug_in.module for provider in registry.OURS if isinstance(provider, PlugInProvider)]
+    plugged = [provider.plug_in.module for provider in registry.our_providers() if isinstance(provider, PlugInProvider)]
     assert sorted(start.PLUG_IN_MODULES) == sorted(plugged)
 
 
