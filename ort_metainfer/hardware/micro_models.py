@@ -179,14 +179,14 @@ def convolutions(channels: int, side: int, kernel: int, dtype: str, depthwise: b
     two around them channels x side^2 each.
     """
     network = Network(dtype)
-    around = {"kernel_shape": [1, 1]}
+    around: dict[str, Any] = {"kernel_shape": [1, 1]}
     value = network.input(random(1, 1, side, side, seed=1))
     value = network.step("Conv", value, network.weight(random(channels, 1, 1, 1, seed=2)), **around)
     group, depth = (channels, 1) if depthwise else (1, channels)
     filters = random(channels, depth, kernel, kernel, scale=(depth * kernel**2) ** -0.5, seed=3)
-    pads, shape = [kernel // 2] * 4, [kernel, kernel]
+    within: dict[str, Any] = {"kernel_shape": [kernel, kernel], "pads": [kernel // 2] * 4, "group": group}
     for _ in range(layers):
-        value = network.step("Conv", value, network.weight(filters), kernel_shape=shape, pads=pads, group=group)
+        value = network.step("Conv", value, network.weight(filters), **within)
     last = network.weight(random(1, channels, 1, 1, scale=channels**-0.5, seed=4))
     return network.model(network.step("Conv", value, last, **around), 1, 1, side, side)
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ort_metainfer.hardware.operator_cases import OperatorCase, case_named
-from ort_metainfer.hardware.probing import is_taken
+from ort_metainfer.hardware.opening import is_taken
+from ort_metainfer.hardware.operator_cases import case_named
+from ort_metainfer.hardware.operator_models import OperatorCase
 from ort_metainfer.problem import SessionSpec
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import faults

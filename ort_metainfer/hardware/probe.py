@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,6 +28,9 @@ OPERATORS_SHARE = 0.35
 
 START_S = 0.7
 """With less time left no child is started: it would not get to anything."""
+
+STATE_S = 0.1
+"""How long the machine is watched before and after."""
 
 MAX_FRUITLESS = 4
 """Children that may die one after another without having got anything done."""
@@ -92,24 +95,14 @@ class Findings:
         return tuple(measurement for measurement in found if measurement is not None)
 
     def _measurement(self, point: MicroBenchmark) -> Measurement | None:
-        name, plain = point.name, {"work": float(point.work), "work_unit": point.work_unit}
-        if name in self.refusals:
-            return Measurement(name, **plain, taken=self.taken.get(name, False), refusal=self.refusals[name])
-        if self.taken.get(name) is False:
-            return Measurement(name, **plain, taken=False)
-        turns = self.turns.get(name)
+        bare = Measurement(point.name, float(point.work), point.work_unit, taken=self.taken.get(point.name, False))
+        if point.name in self.refusals:
+            return replace(bare, refusal=self.refusals[point.name])
+        turns = self.turns.get(point.name)
         if not turns:
-            return None
+            return bare if point.name in self.taken and not bare.taken else None
         settled = settle(turns)
-        return Measurement(
-            name=name,
-            **plain,
-            p50_ms=settled.p50_ms,
-            p90_ms=settled.p90_ms,
-            spread=settled.spread,
-            runs=settled.runs,
-            flag=settled.flag or self.notes.get(name),
-        )
+        return replace(bare, **{**vars(settled), "flag": settled.flag or self.notes.get(point.name)})
 
 
 def probe_device(device: Device, deadline: float, say: Say | None = None) -> Profile:
@@ -133,10 +126,10 @@ def probe_device(device: Device, deadline: float, say: Say | None = None) -> Pro
         raise ProviderError(f"{device} is simulated: there is nothing here to probe")
     provider, began = get_provider(device.provider), time.monotonic()
     tell = say or (lambda text: None)
-    before = observe(0.1)
+    before = observe(STATE_S)
     operators = find_operators(device, began + OPERATORS_SHARE * (deadline - began), tell)
     points = benchmarks_for(device.provider, device.kind, provider.default_is_lossy)
-    measurements = measure(device, points, deadline, tell).measurements()
+    measurements = measure(device, points, deadline - 2 * STATE_S, tell).measurements()
     return Profile(
         device=device,
         versions=_versions(device, provider.versions()),
@@ -144,7 +137,7 @@ def probe_device(device: Device, deadline: float, say: Say | None = None) -> Pro
         measurements=measurements,
         operators=operators,
         before=before,
-        after=observe(0.1),
+        after=observe(STATE_S),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=time.monotonic() - began,
     )
@@ -177,8 +170,8 @@ def measure(
 
     def once(on_event: Callable[[dict[str, Any]], None]) -> None:
         turns = {name: [turn.as_dict() for turn in taken] for name, taken in findings.turns.items()}
-        request = {"provider": device.provider, "device": device.provider_device, "turns": turns, "seed": 0}
-        errand("probe", request | {"points": findings.open_points}, deadline, on_event)
+        request = {"provider": device.provider, "device": device.provider_device, "emulated": device.emulated}
+        errand("probe", {**request, "points": findings.open_points, "turns": turns, "seed": 0}, deadline, on_event)
 
     def note(message: dict[str, Any]) -> None:
         findings.note(message)

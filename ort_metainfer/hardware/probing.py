@@ -7,14 +7,12 @@ Events, beside the announcements of :mod:`ort_metainfer.trials.channel`::
     {"event": "passed_over", "point": ...}                  there is no time for its turns
     {"event": "turn", "point": ..., "turn": {"runs_ms": [...], "disturbed": ...}}
 
-Points are opened most telling first, until what their turns will take is more than the time that is left; then they
-take their turns in random order, pass by pass. On a slow device that is one point or two, and what was not reached is
-absent.
+Points are opened most telling first, and take their turns in random order, pass by pass. A slow device does so in waves
+of one point or two, until the time is up; what was not reached is absent.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
 import random
@@ -23,19 +21,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ort_metainfer.hardware.copying import CopyError, copy_runner
-from ort_metainfer.hardware.micro_benchmarks import COPY_KINDS, ONE_THREAD, MicroBenchmark, named
+from ort_metainfer.hardware.micro_benchmarks import MicroBenchmark, named
+from ort_metainfer.hardware.opening import Opener
 from ort_metainfer.hardware.settling import PASSES, PointTurn, wants_repetition
 from ort_metainfer.hardware.state import LoadWatch
-from ort_metainfer.problem import HardwareState, SessionSpec
-from ort_metainfer.strategy import Strategy
+from ort_metainfer.problem import HardwareState
 from ort_metainfer.trials import faults
 from ort_metainfer.trials.bench import Refused, Speaker, complaint
-from ort_metainfer.trials.placement import RECORD_ASSIGNMENT, placement_of
 from ort_metainfer.trials.timing import interleave
 from ort_metainfer.trials.turn import Clock, SystemClock, TurnPlan, take_turn
 
-__all__ = ["Opener", "Probing", "Ready", "fits", "grown_too_large", "is_taken", "serve", "strategy_for"]
+__all__ = ["Opens", "Probing", "Ready", "Watch", "fits", "grown_too_large", "serve"]
 
 SAMPLE_MS = 0.2
 """Runs that are shorter are timed in batches of at least this: the clock's own cost is then below 0.1%."""
@@ -45,8 +41,9 @@ MAX_BATCH = 1000
 LONGEST_MS = 15.0
 """A curve grows to larger sizes as long as one run is expected to take no longer than this."""
 
-OPENING_SHARE = 0.5
-"""Share of the time in which points are opened; past it, those that are open take their turns."""
+WAVE_SHARE = 0.25
+"""Share of the time that is left in which the points of a wave are opened. A fast device does all in one wave; on a
+slow one, what is measured is safe before the next point is opened."""
 
 PAUSE_S = 0.1
 """Between passes: lets a small device cool, and sets the passes apart."""
@@ -55,10 +52,6 @@ STEP_SHARE = 0.4
 STEP_MIN_S = 2.0
 """A step may take this share of what is left when it begins, and at least so long; past it, the parent ends it."""
 
-FALLBACK = frozenset({"Cast", "DequantizeLinear", "MemcpyFromHost", "MemcpyToHost", "QuantizeLinear"})
-"""Operators at a graph's border: that the CPU converts what comes in and goes out does not make the work the CPU's."""
-
-EMPTY = "empty/float32/1"
 UNSAID = "onnxruntime does not say where it ran"
 
 
@@ -120,32 +113,6 @@ def grown_too_large(point: MicroBenchmark, latencies_ms: Mapping[str, float]) ->
     return smaller_ms is None or smaller_ms * point.work / named(point.grows_from).work > LONGEST_MS
 
 
-def is_taken(session: Any, provider: str) -> bool | None:
-    """Whether the provider runs the work of ``session`` itself; None where onnxruntime does not say."""
-    placement = placement_of(session, provider)
-    if placement is None or not placement.total:
-        return None
-    return placement.taken > 0 and all(operator in FALLBACK for operator in placement.left)
-
-
-def strategy_for(provider: Any, device: str | None, point: MicroBenchmark) -> Strategy:
-    """What a point's session is opened with: on a provider that computes in less unless told, float32 means float32.
-
-    Args:
-        provider: the adapter.
-        device: the provider's own name for the device.
-        point: whose type and configuration count.
-    """
-    exact = {}
-    if point.dtype == "float32" and not point.configuration and provider.default_is_lossy:
-        for option in provider.options.values():
-            kept = [value for value in option.values if value not in option.lossy_values]
-            if option.lossy_values and kept and (option.default in option.lossy_values or not option.default):
-                exact[option.name] = kept[0]
-    threads = {"intra_op_num_threads": 1} if point.configuration == ONE_THREAD else {}
-    return Strategy(provider=provider.name, device=device, provider_options=exact, session_options=threads)
-
-
 class Watch(Protocol):
     """What a probe needs of :class:`~ort_metainfer.hardware.state.LoadWatch`."""
 
@@ -154,64 +121,16 @@ class Watch(Protocol):
         ...
 
 
-class Opener:
-    """Makes points ready to run on one device: the effect, apart from who takes turns when.
-
-    Args:
-        provider: the adapter's name.
-        device: the provider's own name for the device.
-    """
-
-    def __init__(self, provider: str, device: str | None) -> None:
-        from ort_metainfer.providers import get_provider
-
-        self.provider, self.device = get_provider(provider), device
-
-    def warm_up(self) -> None:
-        """Create the emptiest session: the provider's library is loaded and its device woken before steps are limited.
-
-        Raises:
-            ProviderError: the provider cannot be used here.
-        """
-        with contextlib.suppress(Refused):
-            self.open(named(EMPTY))
+class Opens(Protocol):
+    """What a probe needs of :class:`~ort_metainfer.hardware.opening.Opener`."""
 
     def open(self, point: MicroBenchmark) -> tuple[Callable[[], object], bool | None]:
         """A function that runs the point once, and whether the provider itself does the work.
 
         Raises:
             Refused: it cannot be created.
-            ProviderError: the provider cannot be used here.
         """
-        if point.kind in COPY_KINDS:
-            return self._copy(point), True
-        assert point.build is not None
-        micro = point.build()
-        session = self._session(micro.model, strategy_for(self.provider, self.device, point))
-        run, feeds = session.run, dict(micro.feeds)
-        return lambda: run(None, feeds), is_taken(session, self.provider.name)
-
-    def _copy(self, point: MicroBenchmark) -> Callable[[], object]:
-        empty = named(EMPTY)
-        assert empty.build is not None
-        session = self._session(empty.build().model, strategy_for(self.provider, self.device, empty))
-        if not is_taken(session, self.provider.name):
-            raise Refused("the provider left the session that names its memory to the CPU")
-        try:
-            return copy_runner(session, int(point.work), to_device=point.kind == "to_device")
-        except CopyError as error:
-            raise Refused(str(error)) from error
-
-    def _session(self, model: bytes, strategy: Strategy) -> Any:
-        from ort_metainfer.errors import MetainferError
-        from ort_metainfer.options import open_session
-
-        try:
-            return open_session(model, SessionSpec(), strategy, {RECORD_ASSIGNMENT: "1"})
-        except MetainferError:
-            raise
-        except Exception as error:
-            raise Refused(complaint(error)) from error
+        ...
 
 
 class Probing:
@@ -225,23 +144,26 @@ class Probing:
         turns: turns taken before, in a process that ended over another point.
         watch: whose ``lap()`` gives the machine's state since the last one.
         seed: of the order within passes.
+        wave_share: share of the time that is left in which the points of a wave are opened; 0 is a point a wave.
     """
 
     def __init__(
         self,
-        opener: Opener,
+        opener: Opens,
         speaker: Speaker,
         until: float,
         clock: Clock | None = None,
         turns: Mapping[str, Sequence[PointTurn]] | None = None,
         watch: Watch | None = None,
         seed: int = 0,
+        wave_share: float = WAVE_SHARE,
     ) -> None:
         self.opener, self.speaker, self.until = opener, speaker, until
         self.clock: Clock = SystemClock() if clock is None else clock
         self.turns = {name: list(taken) for name, taken in (turns or {}).items()}
         self.watch: Watch = LoadWatch() if watch is None else watch
         self.generator = random.Random(seed)
+        self.wave_share = wave_share
         self.ready: dict[str, Ready] = {}
         self.latencies_ms = {name: taken[-1].median_ms for name, taken in self.turns.items() if taken}
 
@@ -250,11 +172,14 @@ class Probing:
         return self.until - self.clock.now_s()
 
     def hold(self, points: Sequence[MicroBenchmark]) -> None:
-        """Open what fits, then pass by pass; each point that wants it gets one pass more."""
-        self._admit_all(points)
-        for number in range(PASSES):
-            self._pass([name for name in self.ready if len(self.turns.get(name, ())) <= number])
-        self._pass([name for name in self.ready if wants_repetition(self.turns.get(name, ()))])
+        """Wave by wave: open some, then pass by pass; each point that wants it gets one pass more."""
+        waiting = list(points)
+        while waiting and self.left_s() > 0:
+            self.ready.clear()
+            self._open_wave(waiting)
+            for number in range(PASSES):
+                self._pass([name for name in self.ready if len(self.turns.get(name, ())) <= number])
+            self._pass([name for name in self.ready if wants_repetition(self.turns.get(name, ()))])
 
     def announce(self, step: str, point: str, at_least_s: float = 0.0) -> None:
         """Say what comes next, and how long it may take."""
@@ -262,15 +187,11 @@ class Probing:
         self.speaker.say(step, session=point, limit_s=limit_s)
         faults.strike(step, point)
 
-    def _admit_all(self, points: Sequence[MicroBenchmark]) -> None:
-        allowed_s = OPENING_SHARE * self.left_s()
-        for point in points:
-            if self.ready and self.left_s() < PASSES * sum(ready.pass_s for ready in self.ready.values()):
-                return
-            if self.ready and self.left_s() < allowed_s:
-                return
-            if self.left_s() <= 0:
-                return
+    def _open_wave(self, waiting: list[MicroBenchmark]) -> None:
+        """Open points, taking them off the list, until that has taken its share of the time."""
+        ends_s = self.clock.now_s() + self.wave_share * self.left_s()
+        while waiting and self.left_s() > 0 and not (self.ready and self.clock.now_s() >= ends_s):
+            point = waiting.pop(0)
             if not grown_too_large(point, self.latencies_ms):
                 self._admit(point)
 
@@ -288,7 +209,7 @@ class Probing:
             return
         ready = Ready(run, latency_ms)
         self.latencies_ms[point.name] = latency_ms
-        if not self.ready or fits(ready, self.ready.values(), self.left_s()):
+        if fits(ready, self.ready.values(), self.left_s()):
             self.ready[point.name] = ready
             self.speaker.say("admitted", point=point.name, taken=True, note=UNSAID if taken is None else None)
         else:
@@ -340,7 +261,7 @@ def serve(request: dict[str, Any], channel: Speaker, until: float) -> dict[str, 
 
     Args:
         request: ``provider``, ``device`` (the provider's own name for it), ``points`` (names, most telling first),
-            ``turns`` (point -> turns taken in an earlier process), ``seed``.
+            ``turns`` (point -> turns taken in an earlier process), ``emulated``, ``seed``.
         channel: where events go.
         until: time.monotonic() value to end by.
 
@@ -353,6 +274,8 @@ def serve(request: dict[str, Any], channel: Speaker, until: float) -> dict[str, 
     clock = SystemClock()
     turns = {name: [PointTurn.from_dict(turn) for turn in taken] for name, taken in request["turns"].items()}
     left_s = until - time.monotonic()  # clocks differ in their origin
-    probing = Probing(opener, channel, clock.now_s() + left_s, clock, turns, seed=request["seed"])
+    wave_share = 0.0 if request["emulated"] else WAVE_SHARE  # slow, and nothing is lost by it: its timing says nothing
+    until_s = clock.now_s() + left_s
+    probing = Probing(opener, channel, until_s, clock, turns, seed=request["seed"], wave_share=wave_share)
     probing.hold([named(name) for name in request["points"]])
     return {}

@@ -77,7 +77,8 @@ def settle(turns: Sequence[PointTurn]) -> Settled:
     quiet = [turn for turn in turns if turn.disturbed is None]
     counted = quiet if len(quiet) >= PASSES else list(turns)
     if apart(counted) > AGREEMENT and len(counted) > PASSES:
-        counted = list(min(combinations(counted, PASSES), key=apart))
+        closest = min(combinations(counted, PASSES), key=apart)
+        counted = list(closest)
     runs_ms = [run for turn in counted for run in turn.runs_ms]
     middle = quantile(runs_ms, 0.5)
     spread = (quantile(runs_ms, 0.75) - quantile(runs_ms, 0.25)) / middle if middle > 0 else 0.0
