@@ -90,7 +90,6 @@ def test_the_cpu_provider_takes_nearly_everything() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["crash", "hang"])
 def test_a_case_that_kills_its_process_costs_only_itself(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ort_metainfer.hardware.operators.STEP_S", 1.0)
     monkeypatch.setenv(VARIABLE, f"opening:Conv/depthwise:{kind}")
     found = find_operators(cpu_device(), time.monotonic() + 60, print)
     assert found["Conv/depthwise"] is False
