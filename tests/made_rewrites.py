@@ -29,6 +29,7 @@ class AbsToMax(Rewrite):
         return None if graph.count("Abs") else "there is no Abs"
 
     def rewrite(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> Outcome:
+        self.count = 0
         model = onnx.load(str(draft.file()))
         sites = list(self.replaced(model.graph, parameters))
         if not sites:
@@ -46,9 +47,10 @@ class AbsToMax(Rewrite):
             for attribute in node.attribute:
                 if attribute.HasField("g"):
                     yield from self.replaced(attribute.g, parameters)
-            if node.op_type != "Abs":
+            if node.op_type != "Abs" or parameters["most"] <= self.count:
                 nodes.append(node)
                 continue
+            self.count += 1
             negative = self.label(node.output[0])
             pair = [node.input[0], negative]
             if parameters["order"] == "negative-first":

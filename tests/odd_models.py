@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ IR, OPSET = 8, 17
 Feed = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OddModel:
     """One of them.
 
@@ -52,9 +53,12 @@ def odd(build: Callable[[], OddModel]) -> Callable[[], OddModel]:
     return build
 
 
-def odd_models() -> list[OddModel]:
+@cache
+def odd_models() -> tuple[OddModel, ...]:
     """All of them."""
-    return [build() for build in BUILDERS]
+    from tests import odd_models_nested, odd_models_typed  # noqa: F401 (they register theirs)
+
+    return tuple(build() for build in BUILDERS)
 
 
 def info(name: str, *shape: Any, kind: int = FLOAT) -> Any:
@@ -225,126 +229,6 @@ def weights_in_nodes() -> OddModel:
     return made("weights in Constant nodes", constants + nodes, [info("x", *IMAGE)], [info("y", 1, 3, 4, 4)], (), feeds)
 
 
-# shapes and types
-
-
-@odd
-def zero_sizes() -> OddModel:
-    nodes = [
-        node("Abs", ["x"], ["a"]),
-        node("Concat", ["a", "w"], ["b"], axis=0),
-        node("MatMul", ["b", "k"], ["c"]),
-        node("ReduceSum", ["x"], ["y"], keepdims=0),
-    ]
-    weights = (weight("w", 0, 3), weight("k", 3, 2))
-    outputs = [info("c", None, None), info("y")]
-    return made(
-        "tensors without elements", nodes, [info("x", "n", 3)], outputs, weights, ({"x": data(0, 3)}, {"x": data(2, 3)})
-    )
-
-
-@odd
-def scalars() -> OddModel:
-    nodes = [
-        node("Mul", ["x", "w"], ["a"]),
-        node("Add", ["a", "w"], ["b"]),
-        node("Abs", ["b"], ["y"]),
-    ]
-    return made("tensors of rank zero", nodes, [info("x")], [info("y")], (weight("w"),), ({"x": data()},))
-
-
-@odd
-def strings() -> OddModel:
-    words = helper.make_tensor("w", STRING, [2], ["ä", "b"])
-    nodes = [node("Equal", ["s", "w"], ["e"]), node("Concat", ["s", "w"], ["y"], axis=0)]
-    inputs, outputs = [info("s", 2, kind=STRING)], [info("y", 4, kind=STRING), info("e", 2, kind=BOOL)]
-    return made("strings", nodes, inputs, outputs, (words,), ({"s": np.array(["ä", "c"], object)},), opset=19)
-
-
-@odd
-def other_types() -> OddModel:
-    kinds = {"d": np.float64, "h": np.float16, "i": np.int32, "l": np.int64}
-    nodes, inputs, outputs, weights, feed = [], [], [], [], {}
-    for name, kind in kinds.items():
-        elem = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
-        nodes += [node("Mul", [name, f"{name}w"], [f"{name}m"]), node("Add", [f"{name}m", f"{name}w"], [f"{name}y"])]
-        inputs.append(info(name, 3, kind=elem))
-        outputs.append(info(f"{name}y", 3, kind=elem))
-        weights.append(numpy_helper.from_array(np.array([1, 2, 3], kind), f"{name}w"))
-        feed[name] = np.array([3, -2, 1], kind)
-    return made("float64, float16 and integers", nodes, inputs, outputs, tuple(weights), (feed,))
-
-
-@odd
-def integer_division() -> OddModel:
-    w = numpy_helper.from_array(np.array([2, 3, -4], np.int64), "w")
-    nodes = [node("Div", ["x", "w"], ["d"]), node("Pow", ["d", "two"], ["y"])]
-    two = numpy_helper.from_array(np.array(2.0, np.float32), "two")
-    inputs, outputs = [info("x", 3, kind=INT64)], [info("y", 3, kind=INT64)]
-    return made("division of integers by a constant", nodes, inputs, outputs, (w, two), ({"x": np.array([7, -7, 9])},))
-
-
-@odd
-def unusual_floats() -> OddModel:
-    w = numpy_helper.from_array(np.array([np.inf, np.nan, 0.0, -0.0, 1e-45], np.float32), "w")
-    nodes = [node("Add", ["x", "w"], ["a"]), node("Mul", ["a", "w"], ["b"]), node("Div", ["b", "w"], ["y"])]
-    return made("infinities, NaN and zeros in a weight", nodes, [info("x", 5)], [info("y", 5)], (w,), ({"x": data(5)},))
-
-
-@odd
-def unknown_ranks() -> OddModel:
-    nodes = [
-        node("Reshape", ["x", "shape"], ["a"]),
-        node("Add", ["a", "w"], ["b"]),
-        node("Abs", ["b"], ["y"]),
-    ]
-    inputs = [info("x", "n", 4), info("shape", "r", kind=INT64)]
-    feeds = ({"x": data(2, 4), "shape": np.array([2, 2, 2])}, {"x": data(3, 4), "shape": np.array([6, 2])})
-    y = helper.make_tensor_value_info("y", FLOAT, None)
-    return made("ranks that only the run tells", nodes, inputs, [y], (weight("w", 2),), feeds)
-
-
-@odd
-def sequences() -> OddModel:
-    nodes = [
-        node("SequenceConstruct", ["x", "x"], ["s"]),
-        node("SequenceInsert", ["s", "w"], ["t"]),
-        node("ConcatFromSequence", ["t"], ["y"], axis=0),
-    ]
-    kind = helper.make_tensor_sequence_value_info("t", FLOAT, None)
-    return made(
-        "sequences", nodes, [info("x", 2, 3)], [info("y", 6, 3), kind], (weight("w", 2, 3),), ({"x": data(2, 3)},)
-    )
-
-
-@odd
-def optionals() -> OddModel:
-    nodes = [
-        node("Optional", ["x"], ["o"]),
-        node("OptionalHasElement", ["o"], ["h"]),
-        node("OptionalGetElement", ["o"], ["g"]),
-        node("Abs", ["g"], ["y"]),
-    ]
-    outputs = [info("y", 2), info("h", kind=BOOL)]
-    return made("optionals", nodes, [info("x", 2)], outputs, feeds=({"x": data(2)},), opset=18)
-
-
-@odd
-def skipped_inputs() -> OddModel:
-    nodes = [
-        node("Clip", ["x", "", "high"], ["a"]),
-        node("Resize", ["a", "", "scales"], ["b"], mode="nearest"),
-        node("Dropout", ["b"], ["c", ""]),
-        node("Identity", ["c"], ["y"]),
-    ]
-    scales = numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales")
-    weights = (scales, numpy_helper.from_array(np.array(0.5, np.float32), "high"))
-    feeds = ({"x": data(*IMAGE)},)
-    return made(
-        "optional inputs and outputs left out", nodes, [info("x", *IMAGE)], [info("y", 1, 2, 8, 8)], weights, feeds
-    )
-
-
 # names and what stands beside the graph
 
 
@@ -394,95 +278,3 @@ def local_function() -> OddModel:
     result.model.functions.append(function)
     result.model.opset_import.append(helper.make_opsetid("local", 1))
     return result
-
-
-# graphs within graphs
-
-
-def branches(then: list[Any], other: list[Any], weights: tuple[Any, ...] = ()) -> dict[str, Any]:
-    """Two branches that give ``t`` and ``e``."""
-    shape: list[None] = [None] * 4
-    return {
-        "then_branch": helper.make_graph(then, "then", [], [info("t", *shape)], list(weights)),
-        "else_branch": helper.make_graph(other, "else", [], [info("e", *shape)]),
-    }
-
-
-FLAGS = tuple({"x": data(*IMAGE), "flag": np.array(flag)} for flag in (True, False))
-
-
-@odd
-def captured_values() -> OddModel:
-    nodes, weights = classic("x", "y0")
-    inner, _ = classic("x", "t")
-    both = branches(inner, [node("Mul", ["y0_relu", "y0_relu"], ["e"])])
-    nodes += [node("If", ["flag"], ["z"], **both), node("Add", ["y0", "z"], ["y"])]
-    inputs = [info("x", *IMAGE), info("flag", kind=BOOL)]
-    y = info("y", 1, 3, 4, 4)
-    return made("If: values and weights captured from outside", nodes, inputs, [y], weights, FLAGS)
-
-
-@odd
-def captured_only() -> OddModel:
-    """A transposed and transposed-back value that only a branch uses; weights of the same names inside."""
-    nodes = [
-        node("Transpose", ["x"], ["a"], perm=[0, 2, 3, 1]),
-        node("Transpose", ["a"], ["b"], perm=[0, 3, 1, 2]),
-        node("Identity", ["b"], ["c"]),
-    ]
-    both = branches([node("Add", ["c", "w"], ["t"])], [node("Abs", ["b"], ["e"])], (weight("w", 4),))
-    nodes.append(node("If", ["flag"], ["y"], **both))
-    inputs = [info("x", *IMAGE), info("flag", kind=BOOL)]
-    return made("If: values that only a branch uses", nodes, inputs, [info("y", *IMAGE)], feeds=FLAGS)
-
-
-@odd
-def nested_captures() -> OddModel:
-    inner = branches([node("Add", ["x", "w"], ["t"])], [node("Sub", ["outer", "w"], ["e"])])
-    both = branches([node("If", ["flag"], ["t"], **inner)], [node("If", ["other"], ["e"], **inner)])
-    nodes = [node("Abs", ["x"], ["outer"]), node("Not", ["flag"], ["other"]), node("If", ["flag"], ["y"], **both)]
-    inputs = [info("x", *IMAGE), info("flag", kind=BOOL)]
-    return made("If within If", nodes, inputs, [info("y", *IMAGE)], (weight("w", 4),), FLAGS)
-
-
-@odd
-def constant_condition() -> OddModel:
-    both = branches([node("Add", ["x", "w"], ["t"])], [node("Abs", ["x"], ["e"])])
-    nodes = [node("If", ["flag"], ["y"], **both)]
-    flag = numpy_helper.from_array(np.array(True), "flag")
-    weights, feeds = (weight("w", 4), flag), ({"x": data(*IMAGE)},)
-    return made("If with a constant condition", nodes, [info("x", *IMAGE)], [info("y", *IMAGE)], weights, feeds)
-
-
-@odd
-def loops() -> OddModel:
-    body = helper.make_graph(
-        [
-            node("MatMul", ["state", "k"], ["m"]),
-            node("Add", ["m", "captured"], ["s"]),
-            node("Tanh", ["s"], ["next"]),
-            node("Identity", ["go"], ["going"]),
-            node("Identity", ["next"], ["seen"]),
-        ],
-        "body",
-        [info("turn", kind=INT64), info("go", kind=BOOL), info("state", 2, 3)],
-        [info("going", kind=BOOL), info("next", 2, 3), info("seen", 2, 3)],
-    )
-    nodes = [node("Abs", ["x"], ["captured"]), node("Loop", ["n", "", "x"], ["y", "all"], body=body)]
-    inputs = [info("x", 2, 3), info("n", kind=INT64)]
-    feeds = tuple({"x": data(2, 3), "n": np.array(n)} for n in (3, 0))
-    outputs = [info("y", None, None), info("all", None, None, None)]
-    return made("Loop, a captured value and no turns", nodes, inputs, outputs, (weight("k", 3, 3),), feeds)
-
-
-@odd
-def scans() -> OddModel:
-    body = helper.make_graph(
-        [node("MatMul", ["row", "k"], ["m"]), node("Add", ["state", "m"], ["next"]), node("Abs", ["next"], ["seen"])],
-        "body",
-        [info("state", 3), info("row", 3)],
-        [info("next", 3), info("seen", 3)],
-    )
-    nodes = [node("Scan", ["start", "x"], ["end", "y"], body=body, num_scan_inputs=1)]
-    weights, feeds = (weight("k", 3, 3), weight("start", 3, seed=2)), ({"x": data(4, 3)},)
-    return made("Scan", nodes, [info("x", "n", 3)], [info("end", 3), info("y", "n", 3)], weights, feeds)

@@ -11,6 +11,7 @@ import math
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ import onnx
 
 from ort_metainfer.errors import StrategyError
 from ort_metainfer.model.graph import describe
+from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Dimension, Outcome, Parameter, Promise, Rewrite
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.rewriting import blocker
@@ -178,7 +180,7 @@ def _faults_on(rewrite: Rewrite, odd: OddModel, folder: Path) -> list[str]:
         faults += _changes(file, applied.file, folder)
     elif objection is not None:
         faults.append(f"it changes what it objects to ({objection})")
-    return faults + _result_faults(rewrite, odd, file, applied.file)
+    return faults + _result_faults(rewrite, odd, applied.file)
 
 
 def outcome_faults(outcome: Any) -> list[str]:
@@ -195,8 +197,8 @@ def outcome_faults(outcome: Any) -> list[str]:
     return faults
 
 
-def _result_faults(rewrite: Rewrite, odd: OddModel, before: Path, after: Path) -> list[str]:
-    expected = outputs(before, odd.feeds)
+def _result_faults(rewrite: Rewrite, odd: OddModel, after: Path) -> list[str]:
+    expected = odd_outputs(odd)
     try:
         got = outputs(after, odd.feeds)
     except Exception as error:  # noqa: BLE001 (onnxruntime's many classes)
@@ -204,6 +206,12 @@ def _result_faults(rewrite: Rewrite, odd: OddModel, before: Path, after: Path) -
     promise = rewrite.promise
     off = difference(got, expected, promise, LOSSY_ODD_BOUND if promise == "lossy" else None)
     return [off] if off else []
+
+
+@cache
+def odd_outputs(odd: OddModel) -> list[list[Any]]:
+    """What the model gives."""
+    return outputs(odd.model.SerializeToString(), odd.feeds)
 
 
 def _bytes_beside(file: Path) -> dict[str, bytes]:
@@ -268,17 +276,26 @@ def _digest(rewrite: Rewrite, model: bytes, feeds: Any) -> str:
     return hashlib.sha256(apply_to_bytes(rewrite, model, feeds)[0]).hexdigest()
 
 
+@cache
+def sample(seed: int) -> tuple[bytes, Any, Graph]:
+    """A random graph, its feeds and its features."""
+    graph = build(random_plan(seed))
+    return graph.bytes, graph.feeds, describe(graph.bytes)
+
+
 def changed_graphs(rewrite: Rewrite) -> Iterator[tuple[int, bytes, Any]]:
     """Some random graphs that it changes."""
     found = 0
     for seed in range(SEARCHED):
-        graph = build(random_plan(seed))
-        if found == WANTED or rewrite.objection(describe(graph.bytes)) is not None:
+        model, feeds, features = sample(seed)
+        if rewrite.objection(features) is not None:
             continue
         try:
-            changed = apply_to_bytes(rewrite, graph.bytes, graph.feeds)[1].changed
+            changed = apply_to_bytes(rewrite, model, feeds, graph=features)[1].changed
         except Exception:  # noqa: BLE001 (the trials on random graphs report it)
             continue
         if changed:
             found += 1
-            yield seed, graph.bytes, graph.feeds
+            yield seed, model, feeds
+        if found == WANTED:
+            return

@@ -66,13 +66,17 @@ def _shaped(feeds: Feeds, spec: Any) -> bool:
 
 
 def apply_to_bytes(
-    rewrite: Rewrite, model: bytes, feeds: Sequence[Feeds] = (), parameters: Mapping[str, Any] | None = None
+    rewrite: Rewrite,
+    model: bytes,
+    feeds: Sequence[Feeds] = (),
+    parameters: Mapping[str, Any] | None = None,
+    graph: Graph | None = None,
 ) -> tuple[bytes, Outcome]:
     """The same for a model in memory; nothing is left on disk."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.onnx")
         file.write_bytes(model)
-        applied = apply(rewrite, file, Path(folder, "out"), describe(model), feeds, parameters)
+        applied = apply(rewrite, file, Path(folder, "out"), graph or describe(model), feeds, parameters)
         return applied.file.read_bytes(), applied.outcome
 
 

@@ -107,7 +107,7 @@ def trial(
     if blocker(subject.features) or rewrite.objection(subject.features) is not None:
         return None, 0.0, None
     try:
-        made, outcome = apply_to_bytes(rewrite, graph.bytes, graph.feeds, parameters)
+        made, outcome = apply_to_bytes(rewrite, graph.bytes, graph.feeds, parameters, subject.features)
     except Exception as error:  # noqa: BLE001 (whatever it raises is what is reported)
         return None, 0.0, f"raised {type(error).__name__}: {error}"
     after = onnx.load_from_string(made)
@@ -137,12 +137,12 @@ def _compared(rewrite: Rewrite, subject: Subject, made: bytes) -> tuple[float, l
             faults += [f"not finite at level {level}"] if broken else []
             continue
         promise = rewrite.promise if level == "off" else "float32-equivalent"
-        off = _off(subject, got, promise, level)
+        off = unexplained(subject, got, promise, level)
         faults += [f"level {level}: {off}"] if off else []
     return worst, faults
 
 
-def _off(subject: Subject, got: Sequence[Sequence[Any]], promise: str, level: str) -> str | None:
+def unexplained(subject: Subject, got: Sequence[Sequence[Any]], promise: str, level: str) -> str | None:
     """The difference, unless rounding alone explains it: noise that grows, or a quantiser that takes another step."""
     expected = subject.expected[level]
     off = difference(got, expected, promise)

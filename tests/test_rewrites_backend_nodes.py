@@ -73,7 +73,7 @@ def faults_on(rewrite: Rewrite, case: NodeCase) -> list[str]:
     if rewrite.objection(case.graph) is not None:
         return []
     try:
-        made, outcome = apply_to_bytes(rewrite, case.model, case.feeds)
+        made, outcome = apply_to_bytes(rewrite, case.model, case.feeds, graph=case.graph)
         faults = outcome_faults(outcome) + broken_surface(case.proto, onnx.load_from_string(made), rewrite)
         for level, expected in case.expected.items():
             promise = rewrite.promise if level == "off" else "float32-equivalent"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from functools import cache, lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ort_metainfer.rewrites.base import Rewrite
+from ort_metainfer.errors import RewriteError
+from ort_metainfer.rewrites.base import Context, Rewrite
 from ort_metainfer.rewrites.registry import all_rewrites
+from ort_metainfer.rewrites.rewriting import rewrite_model
 from tests.random_graphs import BLOCKS, Plan, build, plans, random_plan
 from tests.rewrite_run import outputs
-from tests.rewrite_trials import LOOSE_BOUND, LOOSE_BOUNDS, Record, Subject, campaign, report
+from tests.rewrite_trials import LOOSE_BOUND, LOOSE_BOUNDS, Record, Subject, campaign, report, unexplained
 
 QUICK, MANY = 60, 2000
 
@@ -95,3 +98,44 @@ def test_random_graphs_hold_what_rewrites_look_for() -> None:
     assert any(len(graph.feeds) == 3 for graph in drawn), "nothing dynamic and nothing overridable was drawn"
     consumers = Counter(name for graph in drawn for node in graph.model.graph.node for name in node.input)
     assert sum(count > 1 for count in consumers.values()) > 100
+
+
+CHAINS, CHAIN_LENGTH = 300, 4
+
+KEPT = [rewrite for rewrite in all_rewrites() if rewrite.promise != "lossy"]
+
+
+def chain_fault(subject: Subject, seed: int, folder: Path) -> str | None:
+    """What goes wrong when several rewrites follow each other in the pipeline; None where nothing does."""
+    rng = np.random.default_rng((seed, 5))
+    fitting = [rewrite for rewrite in KEPT if rewrite.objection(subject.features) is None]
+    chosen = [fitting[place] for place in rng.permutation(len(fitting))[:CHAIN_LENGTH]]
+    names = [rewrite.name for rewrite in chosen]
+    file = folder / "model.onnx"
+    file.write_bytes(subject.graph.bytes)
+    shapes = {spec.name: subject.graph.feeds[0][spec.name].shape for spec in subject.features.inputs}
+    context = Context(folder, subject.features, subject.graph.feeds, feeds_are_real=True, shapes=shapes)
+    transforms = [rewrite.transform() for rewrite in chosen]
+    try:
+        made = rewrite_model(file, transforms, context, folder / "out" / "model.onnx")
+        got = outputs(made.file, subject.graph.feeds)
+    except RewriteError as error:
+        return None if "nothing to rewrite" in str(error) else f"{names}: {error}"
+    except Exception as error:  # noqa: BLE001 (onnxruntime's many classes)
+        return f"{names}: {error}"
+    off = unexplained(subject, got, "float32-equivalent", "off")
+    return f"{names}: {off}" if off else None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(len(KEPT) < CHAIN_LENGTH, reason="too few rewrites are registered to follow each other")
+def test_rewrites_that_follow_each_other_keep_the_results(tmp_path: Path) -> None:
+    faults = {}
+    for seed in range(MANY, MANY + CHAINS):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        fault = chain_fault(Subject(build(random_plan(seed))), seed, folder)
+        if fault:
+            faults[seed] = fault
+    assert not faults, "\n".join(f"{seed}: {fault}" for seed, fault in faults.items())
