@@ -17,7 +17,7 @@ from ort_metainfer.decision import Gate, Proposal
 from ort_metainfer.hardware.drift import drift
 from ort_metainfer.problem import HardwareState
 from ort_metainfer.strategy import Strategy
-from ort_metainfer.trials.course import MAX_ASIDE, Course, Sieve
+from ort_metainfer.trials.course import ENOUGH_ROUNDS, MAX_ASIDE, Course, Sieve
 from ort_metainfer.trials.duel import UNSTEADY, judge, look_at
 from ort_metainfer.trials.fake import FakeClock
 from ort_metainfer.trials.ledger import Ledger
@@ -108,6 +108,15 @@ def test_a_change_that_stays_begins_a_new_series_once() -> None:
     assert len(course.aside) == 4
     assert "timed again after 3 rounds, since other processes' load" in course.flags()[0]
     assert rounds.states()["after"]["others_cpu"] == 1.5
+
+
+def test_a_long_series_is_not_begun_anew() -> None:
+    bench = FakeBench(until=60.0)
+    rounds = steady_on(bench, *[CALM] * (ENOUGH_ROUNDS + 1), BUSY)
+    while rounds.has_time:
+        rounds.take(NAMES)
+    course = heard(bench)
+    assert ([len(series) for series in course.series], len(course.aside)) == ([ENOUGH_ROUNDS], MAX_ASIDE)
 
 
 def test_a_new_series_is_not_begun_without_time_for_it() -> None:
@@ -320,7 +329,7 @@ def test_a_race_keeps_what_left_before_a_new_series_and_says_what_was_set_aside(
         "race: timed again after 5 rounds, since the clock fell",
         "race: 1 of 12 rounds set aside, since the clock fell",
     )
-    assert fast.flags == ("race: 1 had not settled after 9 runs in 0.25 s of warm-up", *slow.flags)
+    assert fast.flags == ("race: its session had not settled after 9 runs in 0.25 s of warm-up", *slow.flags)
 
 
 def warm(clock: FakeClock, latencies_ms: Sequence[float], cap_s: float = 10.0, **rest: Any) -> tuple[int, bool | None]:

@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 
 from ort_metainfer.hardware.drift import drift
 from ort_metainfer.problem import HardwareState
-from ort_metainfer.trials.timing import LOOKS, MIN_ROUNDS, Turn
+from ort_metainfer.trials.timing import LOOKS, MAX_ROUNDS, MIN_ROUNDS, Turn
 
 __all__ = ["MAX_ASIDE", "Basis", "Course", "Sieve", "Sifted", "turns_of"]
 
 MAX_ASIDE = 12
 """Rounds set aside after which a contest ends: a machine that changes all the time is not waited for. A choice."""
+
+ENOUGH_ROUNDS = MAX_ROUNDS // 2
+"""A series so long is not begun anew: it tells more than what time is left for would. A choice."""
 
 Round = Mapping[str, Turn]
 
@@ -60,7 +63,7 @@ class Sieve:
             self._keep(state)
             return Sifted(True)
         stays = self._drifted is not None and not drift(self._drifted, state)
-        if stays and (self._kept == 0 or (has_time and self._may_restart)):
+        if stays and (self._kept == 0 or (has_time and self._may_restart and self._kept < ENOUGH_ROUNDS)):
             self._may_restart = self._may_restart and self._kept == 0
             self._kept = 0
             self._keep(state)
@@ -172,10 +175,18 @@ class Course:
             steady_only: as for :meth:`basis`.
             sessions: whose notes to tell, besides those that concern all.
         """
-        flags = [f"{name} {text}".strip() for name, text in self.notes if name in ("", *sessions)]
+        flags = [f"{_words(name)} {text}".strip() for name, text in self.notes if name in ("", *sessions)]
         if self.aside:
             total = len(self.aside) + sum(map(len, self.series))
             flags.append(f"{len(self.aside)} of {total} rounds set aside, since {self.reasons[0]}")
         if self.basis(0.95, steady_only).is_disturbed:
             flags.append(f"judged by disturbed rounds: the machine was not steady for {MIN_ROUNDS} rounds")
         return tuple(flags)
+
+
+def _words(session: str) -> str:
+    """A session as a person calls it; a race's candidates are numbers."""
+    candidate = session.removesuffix("_twin")
+    if candidate.isdecimal():
+        return "its session" if candidate == session else "the twin of its session"
+    return session.replace("_", " ")
