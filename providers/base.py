@@ -94,6 +94,7 @@ class Provider(ABC):
         run_on_hardware: whether its tests run on real hardware of that class; otherwise docs say "not run on hardware".
         proven: what its tests ran it on where that is no real hardware of that class (``the x86-64 simulator only``);
             empty: nothing, unless ``run_on_hardware``.
+        exact: options that together make it keep float32 results; empty where it needs none, or where nothing does.
         opt_in: whether it is used only where the user names it (a provider that is not yet released, say).
         capabilities: what it demands of a graph, prefers, keeps compiled, and how it fails.
     """
@@ -104,6 +105,7 @@ class Provider(ABC):
     default_is_lossy: ClassVar[bool] = False
     run_on_hardware: ClassVar[bool] = False
     proven: ClassVar[str] = ""
+    exact: ClassVar[Mapping[str, str]] = {}
     opt_in: ClassVar[bool] = False
     capabilities: ClassVar[Capabilities] = Capabilities()
 

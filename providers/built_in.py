@@ -55,8 +55,6 @@ class BuiltInProvider(Provider):
         systems: values of ``sys.platform`` it exists on; empty: any.
         shown_on: those whose files would show its devices.
         device_words: what its devices are called where there is nothing to look with, and in messages.
-        exact: options that together make it keep float32 results; with ``default_is_lossy`` and none of these, nothing
-            does.
         driver_name: the driver's name among the versions.
     """
 
@@ -65,7 +63,6 @@ class BuiltInProvider(Provider):
     systems: ClassVar[tuple[str, ...]] = ()
     shown_on: ClassVar[tuple[str, ...]] = ("linux",)
     device_words: ClassVar[str]
-    exact: ClassVar[Mapping[str, str]] = {}
     driver_name: ClassVar[str] = "driver"
 
     def __init__(self, files: SystemFiles = SYSTEM, system: str = sys.platform) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from ort_metainfer.errors import ProviderError, StrategyError
@@ -47,6 +48,7 @@ class OpenVinoProvider(PlugInProvider):
     name: ClassVar[str] = NAME
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "npu")
     default_is_lossy: ClassVar[bool] = True
+    exact: ClassVar[Mapping[str, str]] = MappingProxyType({"INFERENCE_PRECISION_HINT": "f32"})
     run_on_hardware: ClassVar[bool] = True
     plug_in: ClassVar[PlugIn] = PLUG_IN
     options: ClassVar[Mapping[str, Option]] = OPTIONS

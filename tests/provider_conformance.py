@@ -190,6 +190,10 @@ def check_lossiness(provider: Provider) -> None:
                 assert provider.default_is_lossy or not lossy, f"{name}={value} is not declared lossy"
             else:
                 assert lossy is provider.default_is_lossy, f"{name}={value} says nothing of precision"
+    if provider.exact:
+        exact = Strategy(provider=provider.name, provider_options=dict(provider.exact))
+        assert provider.check(exact) == provider.exact
+        assert not provider.is_lossy(exact), "its exact options do not make it exact"
 
 
 def check_devices(provider: Provider) -> None:

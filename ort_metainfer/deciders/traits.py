@@ -70,17 +70,16 @@ UNNAMED_DIMS = frozenset({"", "?", "-1", "None"})
 
 ITEM_BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1}
 
-EXACT_OPTIONS: Mapping[str, Mapping[str, str]] = {
-    OPENVINO: {"INFERENCE_PRECISION_HINT": "f32"},
-    CUDA: {"use_tf32": "0"},
-}
-"""Provider -> options without which it may compute float32 models in less (OpenVINO: documentation on precision
-control, and bf16 by itself seen on AMX; CUDA: TF32 in onnxruntime's documentation of the provider)."""
-
 
 def exact_options(provider: str) -> Mapping[str, str]:
     """The options that make ``provider`` keep float32 results; empty where it needs none or has none."""
-    return EXACT_OPTIONS.get(provider, {})
+    from ort_metainfer.errors import ProviderError
+    from ort_metainfer.providers import get_provider
+
+    try:
+        return get_provider(provider).exact
+    except ProviderError:
+        return {}
 
 
 def capabilities_of(provider: str) -> Capabilities:
