@@ -50,7 +50,7 @@ PINNED = {
     "gemm": "263cc7961c0f4ac9",
     "many_small": "b95763416001470d",
 }
-"""First digits of the models' SHA-256. Another network is another measurement: raise REVISION with any change here."""
+"""First digits of the models' SHA-256. Another network is another measurement: raise profile.SCHEMA with any change here."""
 
 CPU = ("CPUExecutionProvider",)
 QUIET = HardwareState(when=0.0, window_s=1.0, others_cpu=0.0, steal=0.0)
@@ -329,6 +329,13 @@ def test_every_admitted_strategy_takes_a_turn_in_every_round() -> None:
     assert all(set(message["turns"]) == {"a", "b"} for message in rounds)
     assert all(message["turns"]["b"]["runs_ms"][0] == pytest.approx(4.0) for message in rounds)
     assert {tuple(message["turns"]) for message in rounds} == {("a", "b"), ("b", "a")}  # in both orders
+
+
+def test_without_time_for_a_turn_a_fast_strategy_is_not_reached_rather_than_refused() -> None:
+    stand, heard = stand_of({"a": lambda clock: FakeSession(clock, 0.002)})
+    stand.admit(entries("a")[0])
+    stand.time(entries("a"), time.monotonic())
+    assert heard.of("refused") == [] and all(message["turns"] == {} for message in heard.of("round"))
 
 
 def test_outputs_are_held_against_the_first_ones() -> None:

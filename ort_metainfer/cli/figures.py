@@ -83,11 +83,11 @@ def curve_lines(points: Sequence[Measurement]) -> Iterator[str]:
 
 
 def fingerprint_table(timings: Sequence[ReferenceTiming]) -> Table:
-    """Strategies down, networks across: the log ratio, and below it the median in milliseconds of the baseline."""
+    """Strategies down, networks across: the log ratio and the median; strategies that ran nowhere are left out."""
     networks = tuple(dict.fromkeys(timing.network for timing in timings))
     cells: Mapping[tuple[str, str], ReferenceTiming] = {(t.strategy, t.network): t for t in timings}
     grid = table("strategy", *networks, "creation", "error", "taken")
-    for strategy in dict.fromkeys(timing.strategy for timing in timings):
+    for strategy in dict.fromkeys(timing.strategy for timing in timings if timing.p50_ms is not None):
         row = [cells.get((strategy, network)) for network in networks]
         known = [timing for timing in row if timing is not None]
         created = [timing.creation_ms for timing in known if timing.creation_ms is not None]

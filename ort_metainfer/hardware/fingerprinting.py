@@ -39,6 +39,10 @@ MOST_ROUNDS = 12
 REAL_SHARE = 0.6
 """Share of the time that real devices may take where emulated ones wait."""
 
+SLOW_TURN_S = 1.0
+"""A strategy for whose single turn there is no time is refused where a turn takes this long; otherwise it is merely not
+reached, and absent."""
+
 SLOW_SHARE = 0.3
 """Share of the time for rounds that slow strategies may take where others are fast."""
 
@@ -180,7 +184,7 @@ class Stand:
         costs_s = {name: plan.seconds(self.opened[name][1]) for name, plan in plans.items()}
         before = self._watch.lap()
         rounds = planned_rounds(costs_s, until - time.monotonic())
-        for name in [name for name, count in rounds.items() if count == 0]:
+        for name in [name for name, count in rounds.items() if count == 0 and costs_s[name] >= SLOW_TURN_S]:
             self._refuse(present[name], f"no time left: one turn takes {costs_s[name]:.2g} s", False)
         for number in range(max(rounds.values())):
             takers = {name: present[name] for name, count in rounds.items() if count > number}

@@ -83,7 +83,8 @@ class ReferenceTiming:
         strategy: the strategy's name in the fixed list.
         p50_ms: median wall time of one run; None where the strategy failed on this network.
         spread: relative interquartile range.
-        log_ratio: ln(p50 / geometric mean of p50 over the strategies that ran this network); negative is fast.
+        log_ratio: ln(p50 / geometric mean of p50 over the strategies that ran this network, emulated ones left out);
+            negative is fast.
         creation_ms: time to create the session.
         error: worst relative L2 against the CPU provider.
         taken: share of nodes that the strategy's provider took; None where onnxruntime does not say.
