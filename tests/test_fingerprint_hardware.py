@@ -50,7 +50,7 @@ PINNED = {
     "gemm": "263cc7961c0f4ac9",
     "many_small": "b95763416001470d",
 }
-"""First digits of the models' SHA-256. Another network is another measurement: any change here raises profile.SCHEMA."""
+"""First digits of the models' SHA-256. Another network is another measurement: a change here raises profile.SCHEMA."""
 
 CPU = ("CPUExecutionProvider",)
 QUIET = HardwareState(when=0.0, window_s=1.0, others_cpu=0.0, steal=0.0)
