@@ -17,6 +17,7 @@ from hypothesis import strategies
 from onnx import helper
 
 from tests.random_graph_control import BLOCKS
+from tests.random_graph_float64 import as_float64, runs
 from tests.random_graph_sketch import FLOAT, Sketch
 
 __all__ = ["BLOCKS", "Plan", "RandomGraph", "build", "minimised", "plans", "random_plan"]
@@ -41,6 +42,7 @@ class Plan:
         tap: see :class:`Sketch`.
         override: see :class:`Sketch`.
         metadata: whether the model has metadata_props.
+        double: whether it computes in float64, if onnxruntime has its operators in that.
     """
 
     blocks: tuple[tuple[str, int], ...]
@@ -49,6 +51,7 @@ class Plan:
     tap: float = 0.0
     override: float = 0.0
     metadata: bool = False
+    double: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,8 @@ def random_plan(seed: int) -> Plan:
     dynamic = str(rng.choice(DYNAMIC, p=[0.55, 0.3, 0.15]))
     opset, tap = int(rng.choice(OPSETS)), float(rng.choice([0.0, 0.0, 0.1]))
     override = float(rng.choice([0.0, 0.05, 0.5], p=[0.7, 0.2, 0.1]))
-    return Plan(blocks, opset, dynamic, tap, override, bool(rng.random() < 0.3))
+    metadata, double = bool(rng.random() < 0.3), bool(rng.random() < 0.12)
+    return Plan(blocks, opset, dynamic, tap, override, metadata, double)
 
 
 def plans() -> strategies.SearchStrategy[Plan]:
@@ -102,6 +106,7 @@ def plans() -> strategies.SearchStrategy[Plan]:
         strategies.sampled_from([0.0, 0.1]),
         strategies.sampled_from([0.0, 0.5]),
         strategies.booleans(),
+        strategies.booleans(),
     )
 
 
@@ -111,7 +116,19 @@ def build(plan: Plan) -> RandomGraph:
     for name, seed in plan.blocks:
         sketch.rng = np.random.default_rng((seed, 2))
         BLOCKS[name](sketch)
-    return RandomGraph(plan, _model(sketch, plan), tuple(_feeds(sketch, plan)), sketch.steps)
+    graph = RandomGraph(plan, _model(sketch, plan), tuple(_feeds(sketch, plan)), sketch.steps)
+    return in_float64(graph) if plan.double else graph
+
+
+def in_float64(graph: RandomGraph) -> RandomGraph:
+    """The graph in float64; itself where onnxruntime lacks an operator in that."""
+    model = as_float64(graph.model)
+    feeds = tuple({name: _widened(array) for name, array in feed.items()} for feed in graph.feeds)
+    return replace(graph, model=model, feeds=feeds) if runs(model) else graph
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
 def _model(sketch: Sketch, plan: Plan) -> Any:
@@ -144,7 +161,14 @@ def minimised(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
         fewer = replace(plan, blocks=plan.blocks[:position] + plan.blocks[position + 1 :])
         if fewer.blocks and fails(fewer):
             plan = fewer
-    for plainer in ({"dynamic": "none"}, {"tap": 0.0}, {"override": 0.0}, {"metadata": False}, {"opset": 17}):
+    for plainer in (
+        {"dynamic": "none"},
+        {"tap": 0.0},
+        {"override": 0.0},
+        {"metadata": False},
+        {"double": False},
+        {"opset": 17},
+    ):
         simpler = replace(plan, **plainer)
         if simpler != plan and fails(simpler):
             plan = simpler

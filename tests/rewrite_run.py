@@ -30,6 +30,9 @@ LEVELS = {
     "default": onnxruntime.SessionOptions().graph_optimization_level,
 }
 
+FULL_PRECISION = {"session.qdq_matmulnbits_accuracy_level": "1"}
+"""Without it onnxruntime's default level computes a product with dequantised weights in int8 (seen: 2e-3 off)."""
+
 
 @dataclass(frozen=True)
 class Applied:
@@ -86,6 +89,8 @@ def session(model: bytes | Path, level: str = "off") -> onnxruntime.InferenceSes
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.graph_optimization_level = LEVELS[level]
     options.log_severity_level = 4
+    for key, value in FULL_PRECISION.items():
+        options.add_session_config_entry(key, value)
     given = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
 
