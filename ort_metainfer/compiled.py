@@ -270,7 +270,7 @@ def prune(directory: Path, keep_names: Sequence[str] = (), max_bytes: int | None
     limit = MAX_TOTAL_BYTES if max_bytes is None else max_bytes
     purposes = {purpose for name in keep_names if (purpose := _purpose(_place(directory) / name)) is not None}
     removed, total = [], 0
-    for folder, size, _used in sorted(_folders(directory), key=lambda entry: -entry[2]):
+    for folder, size, _ in sorted(_folders(directory), key=lambda entry: (entry[0].name not in keep_names, -entry[2])):
         stays = folder.name in keep_names
         total += size
         if not stays and (total > limit or folder.name.startswith(".") or _purpose(folder) in purposes):
