@@ -103,15 +103,17 @@ class StrategyCache:
         return [key.decode("utf-8", "replace") for (key,) in rows if isinstance(key, bytes)]
 
     def clear(self) -> int:
-        """Empty every table, of every schema, and remove the strategy files.
+        """Empty every table, of every schema, and remove the strategy files and what was compiled.
 
         A strategy file that a person edited is set aside as ``NAME.toml.kept``: no longer in force, but not lost.
 
         Returns:
             Rows removed, over all tables.
         """
+        from ort_metainfer.compiled import remove_all
         from ort_metainfer.strategy_cache.artifacts import remove_strategy_files
 
+        remove_all(self.directory)
         removed = 0
         names = self._select("SELECT name FROM sqlite_master WHERE type = 'table'")
         for name in (name.decode("utf-8", "replace") for (name,) in names):
