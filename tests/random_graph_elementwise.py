@@ -95,6 +95,40 @@ def activation(s: Sketch) -> None:
     s.keep(value)
 
 
+def native(s: Sketch) -> None:
+    """Activations that younger opsets have as one operator."""
+    value = s.pick(2, 3, 4)
+    newer = [("HardSwish", 14), ("Mish", 18), ("Gelu", 20), ("HardSigmoid", 6)]
+    name = s.choose(*[name for name, since in newer if s.opset >= since])
+    if name == "Gelu":
+        s.keep(s.unary(name, value, approximate=s.choose("none", "tanh")))
+    elif name == "HardSigmoid":
+        s.keep(s.binary("Mul", value, s.unary(name, value, alpha=s.choose(0.2, 1 / 6), beta=0.5)))
+    else:
+        s.keep(s.unary(name, value))
+
+
+def contributed(s: Sketch) -> None:
+    """Operators of com.microsoft, as onnxruntime's own optimisers write them."""
+    value = s.pick(3)
+    width = value.shape[-1]
+    name = s.choose("Gelu", "FastGelu", "BiasGelu", "QuickGelu", "SkipLayerNormalization", "FusedMatMul")
+    given: list[Value | str] = [value]
+    attributes: dict[str, object] = {"domain": "com.microsoft"}
+    shape = value.shape
+    if name == "BiasGelu" or (name == "FastGelu" and s.chance(0.5)):
+        given.append(s.weight(width))
+    if name == "QuickGelu":
+        attributes["alpha"] = 1.702
+    if name == "SkipLayerNormalization":
+        given += [activated(s, value), s.near_one(width), s.weight(width)]
+    if name == "FusedMatMul":
+        given.append(s.weight(3, width, fan_in=width))
+        attributes |= {"transB": 1, "alpha": 0.5}
+        shape = (*value.shape[:-1], 3)
+    s.keep(s.emit(name, given, shape, **attributes))
+
+
 def gelu_erf(s: Sketch) -> None:
     value = biased(s, s.pick(2, 3, 4)) if s.chance(0.4) else s.pick(2, 3, 4)
     inner = s.binary("Div", value, s.scalar(math.sqrt(2)))
@@ -267,6 +301,8 @@ BLOCKS = {
         powers,
         divisions,
         activation,
+        native,
+        contributed,
         gelu_erf,
         gelu_tanh,
         hard_swish,

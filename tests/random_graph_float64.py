@@ -23,8 +23,8 @@ def as_float64(model: Any) -> Any:
 
 
 def runs(model: Any) -> bool:
-    """Whether onnxruntime makes a session of it that would run (its GRU refuses float64 only then)."""
-    if any(node.op_type == "GRU" for node in nodes_of(model)):
+    """Whether onnxruntime makes a session of it that would run (recurrent layers refuse float64 only then)."""
+    if any(node.op_type in ("GRU", "LSTM", "RNN") for node in nodes_of(model)):
         return False
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

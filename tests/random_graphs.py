@@ -16,6 +16,7 @@ import onnx
 from hypothesis import strategies
 from onnx import helper
 
+from ort_metainfer.model.walking import walk
 from tests.random_graph_control import BLOCKS
 from tests.random_graph_float64 import as_float64, runs
 from tests.random_graph_sketch import FLOAT, Sketch
@@ -139,7 +140,9 @@ def _model(sketch: Sketch, plan: Plan) -> Any:
     outputs += [helper.make_tensor_value_info(*spec) for spec in sketch.typed]
     inputs = [spec for spec, _ in (*sketch.inputs, *sketch.overridable)]
     graph = helper.make_graph(sketch.nodes, "random", inputs, outputs, sketch.weights)
-    model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", plan.opset)])
+    domains = sorted({node.domain for node in walk(graph.node) if node.domain})
+    opsets = [helper.make_opsetid("", plan.opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=opsets)
     model.producer_name = "random graphs"
     if plan.metadata:
         helper.set_model_props(model, {"author": "nobody", "größe": "klein"})
