@@ -16,12 +16,15 @@ Fails = Callable[[RandomGraph], bool]
 
 
 def cut(graph: RandomGraph, fails: Fails) -> RandomGraph:
-    """The smallest graph found that fails as well: one output if that is enough, then fewer nodes before it."""
+    """The smallest graph found that fails as well: one output, as early as it can be, and few nodes before it."""
     for output in graph.model.graph.output:
         single = without_dead_parts(graph, [output])
         if fails(single):
             graph = single
             break
+    names = [name for node in graph.model.graph.node for name in node.output if name]
+    ends = (ending_at(graph, name) for name in names)
+    graph = next((early for early in ends if early is not None and fails(early)), graph)
     for name in [name for node in reversed(graph.model.graph.node) for name in node.output if name]:
         smaller = fed_from(graph, name)
         if smaller is not None and len(smaller.model.graph.node) < len(graph.model.graph.node) and fails(smaller):
@@ -29,24 +32,39 @@ def cut(graph: RandomGraph, fails: Fails) -> RandomGraph:
     return graph
 
 
+def ending_at(graph: RandomGraph, name: str) -> RandomGraph | None:
+    """The graph with the value ``name`` as its only output."""
+    found = _value_of(graph, name)
+    return None if found is None else without_dead_parts(graph, [_declared(name, found, shaped=False)])
+
+
 def fed_from(graph: RandomGraph, name: str) -> RandomGraph | None:
     """The graph with the value ``name`` as an input; None where it cannot be one."""
     body = graph.model.graph
     if all(name not in node.output for node in body.node) or name in {value.name for value in body.output}:
         return None
+    found = _value_of(graph, name)
+    if found is None:
+        return None
+    feeds = tuple(dict(feed) | {name: array} for feed, array in zip(graph.feeds, found, strict=True))
+    given = _declared(name, found, shaped=_equal_shapes(found))
+    return without_dead_parts(replace(graph, feeds=feeds), list(body.output), [given])
+
+
+def _value_of(graph: RandomGraph, name: str) -> list[Any] | None:
+    """The value with each feed; None where onnxruntime cannot give it out."""
     asked = onnx.ModelProto()
     asked.CopyFrom(graph.model)
     asked.graph.output.insert(0, onnx.ValueInfoProto(name=name))
     try:
-        found = [run[0] for run in outputs(asked.SerializeToString(), graph.feeds)]
-    except Exception:  # noqa: BLE001 (onnxruntime cannot give it out: then it stays where it is)
+        return [run[0] for run in outputs(asked.SerializeToString(), graph.feeds)]
+    except Exception:  # noqa: BLE001 (onnxruntime's many classes)
         return None
+
+
+def _declared(name: str, found: list[Any], shaped: bool) -> Any:
     kind = helper.np_dtype_to_tensor_dtype(found[0].dtype)
-    value = helper.make_tensor_value_info(
-        name, kind, list(found[0].shape) if _equal_shapes(found) else [None] * found[0].ndim
-    )
-    feeds = tuple(dict(feed) | {name: array} for feed, array in zip(graph.feeds, found, strict=True))
-    return without_dead_parts(replace(graph, feeds=feeds), list(body.output), [value])
+    return helper.make_tensor_value_info(name, kind, list(found[0].shape) if shaped else [None] * found[0].ndim)
 
 
 def _equal_shapes(arrays: Iterable[Any]) -> bool:

@@ -17,7 +17,7 @@ from ort_metainfer.rewrites.registry import all_rewrites
 from ort_metainfer.rewrites.rewriting import rewrite_model
 from tests.random_graphs import BLOCKS, Plan, build, plans, random_plan
 from tests.rewrite_run import outputs
-from tests.rewrite_trials import LOOSE_BOUND, LOOSE_BOUNDS, Record, Subject, campaign, report, unexplained
+from tests.rewrite_trials import LOOSE_BOUND, LOOSE_BOUNDS, Record, Subject, campaign, report, trial, unexplained
 
 QUICK, MANY = 60, 2000
 
@@ -98,6 +98,19 @@ def test_random_graphs_hold_what_rewrites_look_for() -> None:
     assert any(len(graph.feeds) == 3 for graph in drawn), "nothing dynamic and nothing overridable was drawn"
     consumers = Counter(name for graph in drawn for node in graph.model.graph.node for name in node.input)
     assert sum(count > 1 for count in consumers.values()) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_what_hypothesis_draws_keeps_its_results(rewrite: Rewrite) -> None:
+    @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(plans())
+    def holds(plan: Plan) -> None:
+        fault = trial(rewrite, Subject(build(plan)), {})[2]
+        assert fault is None, f"{fault}\n{build(plan).text()}"
+
+    holds()
 
 
 CHAINS, CHAIN_LENGTH = 300, 4
