@@ -142,8 +142,9 @@ def prepare_model(
             return Prepared(f"the quantised model is not accurate enough: {gate.detail}", strategy, gate, notes=notes)
         outcome = work.compile(source, compiled_key(model.hash, SessionSpec(), strategy), directory)
         prepared = _prepared(outcome, strategy, gate, notes, model.size_bytes)
-        if outcome.compiled is None:
-            return prepared
+        failure = prepared.failure or _too_far(outcome.figures, work.thresholds)
+        if failure is not None or outcome.compiled is None:
+            return replace(prepared, failure=failure)
         text = strategy.to_toml(f"prepared from {wanted.model} for {provider.name}; made by ort-metainfer compile")
         file = strategy_file(outcome.compiled.folder)
         file.write_text(text, encoding="utf-8")
@@ -265,6 +266,15 @@ class _Work:
         return checked
 
 
+def _too_far(figures: Mapping[str, float], thresholds: Thresholds) -> str | None:
+    """Why what lay in the cache already is not accurate enough now: it may have been made for a looser policy."""
+    error, top1 = figures.get("whole_error", 0.0), figures.get("whole_top1", 1.0)
+    if error <= thresholds.max_error and top1 >= (thresholds.top1 or 0.0):
+        return None
+    kept = f"relative L2 error {error:.1e}, the top answer kept in {top1:.1%}"
+    return f"the compiled model in the cache was made for a looser accuracy: {kept}"
+
+
 def _prepared(
     outcome: Outcome, strategy: Strategy, gate: Gate | None, notes: tuple[str, ...], original_bytes: int
 ) -> Prepared:
@@ -278,7 +288,7 @@ def _prepared(
         placement=outcome.placement,
         size_bytes=0 if compiled is None else compiled.size_bytes,
         original_bytes=original_bytes,
-        notes=(*notes, outcome.reason),
+        notes=(*notes, *([outcome.reason] if outcome.reason.startswith("compiled already") else [])),
     )
 
 

@@ -265,6 +265,18 @@ class TestCompatibility:
         made = Compiled(tmp_path, "EPContext", KEY, compatibility={"NpuExecutionProvider": "v2"})
         assert compiled.unsupported(made) == objection
 
+    def test_a_provider_that_raises_over_the_question_objects_to_nothing(
+        self, answers: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """QNN does, for a device that is no NPU: seen with its simulator."""
+
+        def fail(*_: Any) -> Any:
+            raise RuntimeError("only supports OrtHardwareDeviceType_NPU")
+
+        monkeypatch.setattr(binding, "get_model_compatibility_for_ep_devices", fail)
+        made = Compiled(tmp_path, "EPContext", KEY, compatibility={"NpuExecutionProvider": "v2"})
+        assert compiled.unsupported(made) is None
+
     def test_an_onnxruntime_that_cannot_say_objects_to_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
