@@ -93,7 +93,7 @@ class RemoveExpand(NodeRewrite):
         before = dims(source)
         if before is None:
             return "the shape of its input is not known"
-        if grown is not None and None not in before and grown == before:
+        if _does_nothing(node, before) or (grown == before and None not in before):
             return Plan(node, lambda make: source)
         if node.outputs[0].is_graph_output():
             return "its result is a graph output"
@@ -103,6 +103,11 @@ class RemoveExpand(NodeRewrite):
         if told is not None or not uses:
             return told
         return Plan(node, lambda make: source)
+
+
+def _does_nothing(node: Any, before: tuple[int | None, ...]) -> bool:
+    by = constant(node.inputs[1])
+    return by is not None and by.size <= len(before) and bool((by == 1).all())
 
 
 def _grown(node: Any) -> tuple[int | None, ...] | None:
