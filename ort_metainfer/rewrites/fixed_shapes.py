@@ -52,6 +52,10 @@ def fix_shapes(model: str | os.PathLike[str], shapes: Shapes, target: Path) -> R
 
 
 def _check(graph: Graph, shapes: Shapes, label: str) -> None:
+    names = [spec.name for spec in graph.inputs]
+    stray = next((name for name in shapes if name not in names), None)
+    if stray is not None:
+        raise InputsError(f"model {label} has no input {stray!r}; its inputs: {', '.join(names)}")
     for spec in graph.inputs:
         given = shapes.get(spec.name)
         if given is not None and any(size < 1 for size in given):
