@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.random_graph_elementwise import activated, batch_normalised, image
+from tests.random_graph_elementwise import activated
+from tests.random_graph_norms import batch_normalised, image
 from tests.random_graph_sketch import Sketch, Value
 
 

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from tests.random_graph_elementwise import activated, composed_layer_norm
+from tests.random_graph_elementwise import activated
+from tests.random_graph_norms import composed_layer_norm
 from tests.random_graph_sketch import INT64, Sketch, Value
 
 

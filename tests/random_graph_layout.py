@@ -124,7 +124,7 @@ def concat_split(s: Sketch) -> None:
     count = s.size(1, 3)
     parts = [value if s.chance(0.3) else activated(s, value) for _ in range(count)]
     shape = [n * (count if a == axis else 1) for a, n in enumerate(value.shape)]
-    joined = s.emit("Concat", parts, shape, axis=axis)
+    joined = s.emit("Concat", parts, shape, axis=s.choose(axis, axis - value.rank))
     if s.chance(0.4):
         s.keep(joined)
         return

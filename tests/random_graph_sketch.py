@@ -37,7 +37,7 @@ class Sketch:
         opset: the ONNX opset its nodes are written in.
         batch: nominal size of every first axis.
         dynamic: ``none``; ``batch``: the first axis is declared by name; ``all``: every axis is.
-        tap: how often an intermediate value becomes a graph output as well.
+        tap: how often an intermediate value becomes a graph output as well, or is used by later blocks too.
         override: how often a weight of the main graph is an input with a default.
         outer: the graph this is a branch of; its values can be used here.
     """
@@ -62,6 +62,7 @@ class Sketch:
         self.used: set[str] = set()
         self.extra: list[Value] = []
         self.typed: list[Any] = []
+        self.shared: dict[tuple[int, ...], str] = {}
         self.steps = False
         self._counter: list[int] = outer._counter if outer else [0]
 
@@ -95,7 +96,10 @@ class Sketch:
         name = self.emit_many(op, inputs, 1, **attributes)[0]
         value = Value(name, tuple(shape))
         if self.outer is None and self.chance(self.tap):
-            self.extra.append(value)
+            if self.dynamic == "none" and value.rank in (2, 3, 4) and self.chance(0.5):
+                self.pool.append(value)
+            else:
+                self.extra.append(value)
         return value
 
     def emit_many(self, op: str, inputs: Sequence[Value | str], count: int, **attributes: Any) -> list[str]:
@@ -123,10 +127,13 @@ class Sketch:
         return self.constant(np.array(values), np.int64)
 
     def weight(self, *shape: int, fan_in: int = 1) -> str:
-        """A weight that keeps magnitudes; now and then one that a caller may override."""
+        """A weight that keeps magnitudes; now and then one that others have too, or that a caller may override."""
+        if self.outer is None and shape in self.shared and self.chance(0.15):
+            return self.shared[shape]
         draw = (self.rng.standard_normal(shape) / math.sqrt(max(fan_in, 1))).astype(np.float32)
         if self.outer is not None or not self.chance(self.override):
-            return self.constant(draw)
+            self.shared[shape] = self.constant(draw)
+            return self.shared[shape]
         name = self.fresh("override")
         self.weights.append(numpy_helper.from_array(draw, name))
         spec = helper.make_tensor_value_info(name, FLOAT, list(shape))
@@ -199,7 +206,9 @@ class Sketch:
         return self.emit(op, [value], shape, axes=list(axes), keepdims=int(keepdims))
 
     def axes_node(self, op: str, value: Value, axes: Sequence[int], shape: Sequence[int]) -> Value:
-        """Squeeze or Unsqueeze."""
+        """Squeeze or Unsqueeze; axes count from the end at times."""
+        if self.chance(0.3):
+            axes = [axis - max(value.rank, len(shape)) for axis in axes]
         if self.opset >= 13:
             return self.emit(op, [value, self.ints(*axes)], shape)
         return self.emit(op, [value], shape, axes=list(axes))
@@ -212,10 +221,15 @@ class Sketch:
 
     def transpose(self, value: Value, perm: Sequence[int]) -> Value:
         """Transpose."""
-        return self.emit("Transpose", [value], [value.shape[axis] for axis in perm], perm=list(perm))
+        shape = [value.shape[axis] for axis in perm]
+        if list(perm) == list(range(value.rank))[::-1] and self.chance(0.5):
+            return self.emit("Transpose", [value], shape)
+        return self.emit("Transpose", [value], shape, perm=list(perm))
 
     def split(self, value: Value, axis: int, sizes: Sequence[int]) -> list[Value]:
-        """Split."""
+        """Split; the axis counts from the end at times."""
+        if self.chance(0.3):
+            axis = axis % value.rank - value.rank
         given: dict[str, Any] = {"axis": axis}
         names: list[Value | str] = [value]
         if self.opset >= 13:
