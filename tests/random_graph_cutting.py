@@ -41,7 +41,8 @@ def ending_at(graph: RandomGraph, name: str) -> RandomGraph | None:
 def fed_from(graph: RandomGraph, name: str) -> RandomGraph | None:
     """The graph with the value ``name`` as an input; None where it cannot be one."""
     body = graph.model.graph
-    if all(name not in node.output for node in body.node) or name in {value.name for value in body.output}:
+    makers = [node for node in body.node if name in node.output]
+    if not makers or len(makers[0].output) > 1 or name in {value.name for value in body.output}:
         return None
     found = _value_of(graph, name)
     if found is None:

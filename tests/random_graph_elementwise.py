@@ -93,6 +93,23 @@ def activation(s: Sketch) -> None:
     s.keep(value)
 
 
+def clipped(s: Sketch) -> None:
+    """Several limits, one after the other."""
+    value = s.pick()
+    for _ in range(s.size(2, 3)):
+        kind = s.choose("relu", "both", "low", "high", "relu6", "min", "max")
+        if kind == "relu":
+            value = s.unary("Relu", value)
+        elif kind in ("min", "max"):
+            value = s.emit(kind.title(), [value, s.constant(s.rng.uniform(-1, 1))], value.shape)
+        else:
+            low, high = s.rng.uniform(-1, 0), s.rng.uniform(0, 1)
+            ends = {"both": (low, high), "low": (low, None), "high": (None, high), "relu6": (0.0, 6.0)}[kind]
+            given = ["" if end is None else s.constant(end) for end in ends]
+            value = s.emit("Clip", [value, *given], value.shape)
+    s.keep(value)
+
+
 def native(s: Sketch) -> None:
     """Activations that younger opsets have as one operator."""
     value = s.pick(2, 3, 4)
@@ -189,6 +206,7 @@ BLOCKS = {
         powers,
         divisions,
         activation,
+        clipped,
         native,
         contributed,
         gelu_erf,

@@ -16,6 +16,7 @@ from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Outcome, Parameter, Rewrite
 from ort_metainfer.rewrites.rewriting import blocker
 from tests.random_graph_cutting import cut
+from tests.random_graph_float64 import runs
 from tests.random_graphs import Plan, RandomGraph, build, minimised
 from tests.rewrite_run import (
     LEVELS,
@@ -179,7 +180,7 @@ def smallest(rewrite: Rewrite, plan: Plan, parameters: Mapping[str, Any]) -> str
     """The smallest graph that it breaks as well, as text, with what is wrong."""
 
     def broken(graph: RandomGraph) -> bool:
-        return trial(rewrite, Subject(graph), parameters)[2] is not None
+        return runs(graph.model) and trial(rewrite, Subject(graph), parameters)[2] is not None
 
     least = minimised(plan, lambda smaller: broken(build(smaller)))
     graph = cut(build(least), broken)
