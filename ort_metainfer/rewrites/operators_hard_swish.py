@@ -9,9 +9,9 @@ import numpy as np
 
 from ort_metainfer.rewrites.base import Parameter, Rewrite
 from ort_metainfer.rewrites.building import Builder
+from ort_metainfer.rewrites.factors import is_power, near, plus, product_of
 from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import attribute, constant_size, dtype, produced, scalar
-from ort_metainfer.rewrites.products import is_power, near, plus, product_of
 
 __all__ = [
     "REWRITES",

@@ -13,7 +13,14 @@ __all__ = ["ENTRY_POINT_GROUP", "all_rewrites", "get_rewrite"]
 
 ENTRY_POINT_GROUP = "ort_metainfer.rewrites"
 
-FAMILIES: tuple[str, ...] = ("operators", "operators_gelu", "operators_hard_swish", "fusion_affine")
+FAMILIES: tuple[str, ...] = (
+    "operators",
+    "operators_gelu",
+    "operators_hard_swish",
+    "operators_norm",
+    "operators_channel_norm",
+    "fusion_affine",
+)
 """Modules of this package that hold rewrites, each with a tuple ``REWRITES`` of instances."""
 
 log = logging.getLogger("ort_metainfer")
