@@ -218,6 +218,38 @@ def test_a_child_that_dies_is_told_and_nothing_is_kept(
     assert list((tmp_path / "cache" / "compiled").iterdir()) == []
 
 
+# ---- examples/prepare_npu.py -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    spec = importlib.util.spec_from_file_location("prepare_npu_example", ROOT / "examples" / "prepare_npu.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(preparing, "in_a_child", here)
+    return module
+
+
+def test_the_example_tries_recipes_until_one_is_accurate_enough_and_uses_it(
+    example: Any, classifier: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        example, "RECIPES", ({"scheme": "u8s8", "operators": ["LSTM"]}, {"scheme": "u8s8"}, {"scheme": "a16w8"})
+    )
+    given = inputs(tmp_path / "in", (1, 3, 8, 8))
+    words = [classifier, "--inputs", given, "--provider", "CPU"]
+    assert example.main([*words]) == 2, "the first has nothing to quantise"
+    assert "no operator that is to be quantised" in capsys.readouterr().err
+    monkeypatch.setattr(example, "RECIPES", example.RECIPES[1:])
+    assert example.main(words) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].split() == ["u8s8", "minmax", "plain", "compiled"]
+    assert "session created" in out and "{'y': [1, 4]}" in out and "ORT_METAINFER_STRATEGY=" in out
+    assert example.main([*words, "--accuracy", "strict"]) == 1
+    assert "no recipe is accurate enough" in capsys.readouterr().err
+
+
 # ---- in real processes -----------------------------------------------------------------------------------------------
 
 
@@ -358,10 +390,46 @@ class TestQnn:
         assert not (tmp_path / "cache" / "compiled").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
+OLDER = """
+import sys
+import numpy as np, onnxruntime
+del onnxruntime.ModelCompiler
+from pathlib import Path
+from ort_metainfer.compiling import compile_into
+from ort_metainfer.options import open_session
+from ort_metainfer.spec import SessionSpec
+from ort_metainfer.strategy import Strategy
+model, folder = sys.argv[1], Path(sys.argv[2])
+strategy = Strategy(provider="OpenVINOExecutionProvider", provider_options={"INFERENCE_PRECISION_HINT": "f32"})
+told = compile_into(folder, model, SessionSpec(), strategy, "EPContext")
+feed = {"x": np.ones((1, 3, 224, 224), np.float32)}
+made, plain = (open_session(file, SessionSpec(), strategy) for file in (str(folder / "model.onnx"), model))
+print(bool((made.run(None, feed)[0] == plain.run(None, feed)[0]).all()), sorted(told))
+"""
+
+
+needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("onnxruntime_ep_openvino") is None, reason="needs the package onnxruntime-ep-openvino"
 )
+
+
+@pytest.mark.slow
+@needs_openvino
+def test_without_onnxruntimes_compiler_its_session_configuration_compiles(orientation: Path, tmp_path: Path) -> None:
+    override = os.pathsep.join([str(ROOT / "tests" / "vendor_override"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", OLDER, str(orientation), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": override},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.stdout.split() == ["True", "['OpenVINOExecutionProvider']"], done.stderr
+
+
+@pytest.mark.slow
+@needs_openvino
 def test_openvino_keeps_its_compiled_model_too(orientation: Path, tmp_path: Path) -> None:
     pages, out = save_pages(tmp_path / "pages", 4), tmp_path / "out"
     override = {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "vendor_override"), str(ROOT)])}
