@@ -29,6 +29,9 @@ def decision_lines(decision: Plain) -> list[str]:
         lines.append(_line("cache", ": ".join(part for part in (decision["cache"], decision["cache_reason"]) if part)))
     if not decision["complete"]:
         lines.append(_line("left to do", decision["incomplete_reason"]))
+    if decision.get("compiled_reason"):
+        kept = "loaded from" if decision.get("compiled") else "not kept"
+        lines.append(_line("compiled", f"{kept}: {decision['compiled_reason']}"))
     if decision["strategy_file"]:
         lines.append(_line("strategy file", decision["strategy_file"]))
     return lines
