@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ort_metainfer.rewrites.base import Context, Outcome, Site
-from ort_metainfer.rewrites.building import Names
+from ort_metainfer.rewrites.building import Builder, Names, drop
+from ort_metainfer.rewrites.building import replace as put_in_place
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.node_rewrite import MOST_SITES, NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.patterns import leak
 
-__all__ = ["Fusion", "attributes_of", "same_graph"]
+__all__ = ["DONE_BY_ORT", "Fusion", "Keep", "attributes_of", "label_of"]
 
-ORT_DOES_IT = "onnxruntime's own optimiser does the same: never measured to pay beyond it"
+DONE_BY_ORT = "never measured to pay: onnxruntime's own optimiser does the same"
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The plan to go without a node: ``value``, which is there already, takes the place of its first output."""
+
+    value: Any
 
 
 class Fusion(NodeRewrite):
@@ -42,17 +51,65 @@ class Fusion(NodeRewrite):
         notes = tuple(note for note in outcome.notes if not changed or left)
         return replace(outcome, changed=changed, sites=(*done, *left)[:MOST_SITES], notes=notes)
 
+    def match(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:  # type: ignore[override]
+        """What to do at ``node``: a plan, a value to keep instead, the reason why it is left alone, or None."""
+        raise NotImplementedError
+
     def _visit(self, node: Any, around: Surroundings, names: Names, ir_version: int) -> Site | None:
-        if len(node.outputs) == 0:
+        wanted = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        if node.graph is None or wanted not in self.operators or not node.outputs:
             return None
-        return super()._visit(node, around, names, ir_version)
+        label, found = label_of(node), self.match(node, around)
+        if isinstance(found, Plan):
+            found = leak(found.inner, found.node) or _within_one_graph(found)
+        if isinstance(found, Keep):
+            found = _keep(node, found.value) or found
+        if found is None or isinstance(found, str):
+            return None if found is None else Site(label, found)
+        if isinstance(found, Plan):
+            builder = Builder(found.node, names, self.name, around.opset, ir_version)
+            made = found.make(builder)
+            put_in_place(found.node, made if isinstance(made, list) else [made], builder)
+        return Site(label)
 
 
-def same_graph(plan: Plan) -> Plan | str:
-    """The plan, or why not: what it takes together lies in graphs within one another, run at other times."""
+def label_of(node: Any) -> str:
+    """What a site calls a node."""
+    return f"{node.name or node.outputs[0].name} ({node.op_type})"
+
+
+def _within_one_graph(plan: Plan) -> Plan | str:
     if any(node.graph is not plan.node.graph for node in plan.inner):
         return "its parts lie in different graphs"
     return plan
+
+
+def _keep(node: Any, value: Any) -> str | None:
+    """Let ``value`` take the place of ``node``'s first output, and its name if that is a graph output; or why not."""
+    old = node.outputs[0]
+    if any(other.uses() or other.is_graph_output() for other in node.outputs[1:]):
+        return "another of its results is used"
+    if old.is_graph_output():
+        if not _can_be_called(value, node):
+            return "its result is a graph output"
+        name, old.name = old.name, f"{old.name}/replaced"
+        value.name, value.type, value.shape = name, old.type or value.type, old.shape or value.shape
+    old.replace_all_uses_with(value, replace_graph_outputs=True)
+    drop(node)
+    return None
+
+
+def _can_be_called(value: Any, node: Any) -> bool:
+    """Whether ``value`` can take over the name of a graph output that ``node`` makes.
+
+    Not where a node holds graphs: a name that is known earlier may be one that they use for something else.
+    """
+    maker = value.producer()
+    if maker is None or maker.graph is not node.graph or value.is_graph_output():
+        return False
+    return not any(
+        given.type.name in ("GRAPH", "GRAPHS") for other in node.graph for given in other.attributes.values()
+    )
 
 
 def attributes_of(node: Any, *left_out: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Scales and shifts per channel moved into the weights of the Conv, ConvTranspose, Gemm or MatMul beside them.
 
 With ``y = W x + b`` along output channels, ``y * s + t`` is ``(W s) x + (b s + t)``; and ``W (x * s + t) + b`` is
-``(W s) x + (W t + b)`` along input channels, as long as no padding brings in zeros that were not shifted. New weights are
-computed in float64.
+``(W s) x + (W t + b)`` along input channels, as long as no padding brings in zeros that were not shifted. New weights
+are computed in float64.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ort_metainfer.rewrites.base import Rewrite
-from ort_metainfer.rewrites.fusing import Fusion, same_graph
+from ort_metainfer.rewrites.fusing import Fusion
 from ort_metainfer.rewrites.linear import Linear, linear_of
 from ort_metainfer.rewrites.node_rewrite import Plan, Surroundings
 from ort_metainfer.rewrites.patterns import FLOATS, attribute, constant, dims, dtype, rank
@@ -140,7 +140,7 @@ class _Into(Fusion):
             return scaled
         if not self.pays(node, linear, shift):
             return "as many operators would be left"
-        return same_graph(Plan(node, lambda make: scaled.make(make), linear.nodes))
+        return Plan(node, lambda make: scaled.make(make), linear.nodes)
 
     def pays(self, node: Any, linear: Linear, shift: np.ndarray) -> bool:
         """Whether an operator goes."""
@@ -148,7 +148,7 @@ class _Into(Fusion):
 
 
 class BatchNormIntoLinear(_Into):
-    """BatchNormalization behind Conv, ConvTranspose, Gemm or MatMul into their weights (behind MatMul an Add is left)."""
+    """BatchNormalization behind Conv, ConvTranspose, Gemm or MatMul into their weights (MatMul keeps an Add)."""
 
     name = "batch-norm-into-linear"
     operators = ("BatchNormalization",)
@@ -205,11 +205,11 @@ class _Before(Fusion):
         scaled = linear.scaled_inputs(scale, shift)
         if isinstance(scaled, str):
             return scaled
-        return same_graph(Plan(node, lambda make: scaled.make(make, found.data), [maker]))
+        return Plan(node, lambda make: scaled.make(make, found.data), [maker])
 
 
 class BatchNormBeforeLinear(_Before):
-    """BatchNormalization before Conv, ConvTranspose, Gemm or MatMul into their weights, where no padding is in the way."""
+    """BatchNormalization before Conv, ConvTranspose, Gemm or MatMul into their weights, if no padding is in the way."""
 
     name = "batch-norm-before-linear"
     also = ("BatchNormalization",)
