@@ -20,6 +20,9 @@ FAMILIES: tuple[str, ...] = (
     "operators_norm",
     "operators_channel_norm",
     "fusion_affine",
+    "fusion_transposes",
+    "fusion_reshapes",
+    "fusion",
 )
 """Modules of this package that hold rewrites, each with a tuple ``REWRITES`` of instances."""
 
