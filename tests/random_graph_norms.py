@@ -45,6 +45,9 @@ def rms_norm(s: Sketch) -> None:
     skip = s.chance(0.4)
     if skip:
         value = s.keep(s.binary("Add", value, activated(s, value)))
+    if s.opset >= 23 and s.chance(0.5):
+        s.keep(s.emit("RMSNormalization", [value, s.near_one(value.shape[-1])], value.shape, epsilon=1e-5))
+        return
     square = s.binary("Pow", value, s.scalar(2.0)) if s.chance(0.6) else s.binary("Mul", value, value)
     mean = s.binary("Add", s.reduce("ReduceMean", square, (-1,)), s.scalar(1e-6))
     root = s.unary("Sqrt", mean)
@@ -83,8 +86,9 @@ def group_norm(s: Sketch) -> None:
     value = image(s, 4)
     channels = value.shape[1]
     groups = s.divisor(channels)
-    if s.opset >= 21 and s.chance(0.3):
-        given = [value, s.near_one(channels), s.weight(channels)]
+    if s.opset >= 18 and s.chance(0.4):
+        numbers = channels if s.opset >= 21 else groups
+        given = [value, s.near_one(numbers), s.weight(numbers)]
         s.keep(s.emit("GroupNormalization", given, value.shape, num_groups=groups))
         return
     total = channels // groups * math.prod(value.shape[2:])

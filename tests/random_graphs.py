@@ -23,11 +23,8 @@ from tests.random_graph_sketch import FLOAT, Sketch
 
 __all__ = ["BLOCKS", "Plan", "RandomGraph", "build", "minimised", "plans", "random_plan"]
 
-OPSETS = range(11, 22)
+OPSETS = range(11, 24)
 DYNAMIC = ("none", "batch", "all")
-
-IR_VERSION = 8
-"""Every opset drawn here and every onnxruntime since 1.11 takes it."""
 
 MOST_BLOCKS = 4
 
@@ -90,7 +87,8 @@ def random_plan(seed: int) -> Plan:
     chosen = [names[seed % len(names)], *rng.choice(names, int(rng.integers(0, MOST_BLOCKS)))]
     blocks = tuple((str(name), int(rng.integers(1 << 20))) for name in chosen)
     dynamic = str(rng.choice(DYNAMIC, p=[0.55, 0.3, 0.15]))
-    opset, tap = int(rng.choice(OPSETS)), float(rng.choice([0.0, 0.0, 0.1]))
+    opset = int(rng.choice([*OPSETS, 17, 21, 23]))
+    tap = float(rng.choice([0.0, 0.0, 0.1]))
     override = float(rng.choice([0.0, 0.05, 0.5], p=[0.7, 0.2, 0.1]))
     metadata, double = bool(rng.random() < 0.3), bool(rng.random() < 0.12)
     return Plan(blocks, opset, dynamic, tap, override, metadata, double)
@@ -142,7 +140,8 @@ def _model(sketch: Sketch, plan: Plan) -> Any:
     graph = helper.make_graph(sketch.nodes, "random", inputs, outputs, sketch.weights)
     domains = sorted({node.domain for node in walk(graph.node) if node.domain})
     opsets = [helper.make_opsetid("", plan.opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
-    model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=opsets)
+    ir_version = max(8, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
+    model = helper.make_model(graph, ir_version=ir_version, opset_imports=opsets)
     model.producer_name = "random graphs"
     if plan.metadata:
         helper.set_model_props(model, {"author": "nobody", "größe": "klein"})
