@@ -7,7 +7,7 @@ symbolic names are not: exporters give two dimensions one name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,26 @@ def learn_types(model: Any) -> None:
         for value in (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs)):
             value.meta[_TYPE] = known.get(value.name)
             value.meta[_FROZEN] = frozen
+
+
+def learn_from(new: Any, old: Any, order: Sequence[int] | None = None) -> None:
+    """Let a new value be known as ``old`` is, its axes permuted as Transpose does by ``order``."""
+    import onnx_ir
+
+    new.type = old.type
+    new.meta[_FROZEN] = old.meta.get(_FROZEN)
+    sizes = dims(old)
+    if sizes is None:
+        return
+    if order is not None:
+        sizes = tuple(sizes[axis] for axis in order)
+    told = old.meta.get(_TYPE)
+    if told is not None:
+        new.meta[_TYPE] = (told[0], sizes)
+    if new.type is None and told is not None and told[0]:
+        new.type = onnx_ir.TensorType(onnx_ir.DataType(told[0]))
+    if new.type is not None:
+        new.shape = onnx_ir.Shape(sizes)
 
 
 def _without_weights(model: Any) -> Any:
