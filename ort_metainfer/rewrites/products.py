@@ -1,75 +1,120 @@
-"""Products compared as products: a constant factor and the values multiplied, wherever the constants stand."""
+"""Which matrix products of a model can be computed with fewer bits, and why the others stay as they are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ort_metainfer.rewrites.patterns import produced, scalar
+import numpy as np
 
-__all__ = ["Product", "is_power", "near", "plus", "product_of"]
+from ort_metainfer.rewrites.base import Parameter, Site
+from ort_metainfer.rewrites.patterns import attribute, constant, constant_size, dtype
 
-ROUNDING = 2e-6
-"""How far, relatively, a constant may be from what it stands for: exporters write float32 and some decimal digits."""
+__all__ = ["CHOICE", "Product", "chosen", "label_of", "products", "stray_names"]
+
+CHOICE: Mapping[str, Parameter] = {
+    "exclude": Parameter(list, [], "nodes left in float, by their name or by the name of an output"),
+    "only": Parameter(list, [], "nodes rewritten, by name; empty: all that can be"),
+}
+"""Parameters of every rewrite that looks at single nodes."""
+
+LEAST_ELEMENTS = 16
+"""Weights of fewer elements are not worth two more nodes."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Product:
-    """A value taken apart: a constant factor times values, and the nodes that multiply."""
+    """``MatMul`` or ``Gemm`` of an activation with a constant matrix.
 
-    factor: float = 1.0
-    values: list[Any] = field(default_factory=list)
-    nodes: list[Any] = field(default_factory=list)
+    Attributes:
+        node: the onnx_ir node.
+        data: the activation, a value.
+        weight: the constant, a value; read by :meth:`matrix`.
+        transposed: whether the weight is stored as [N, K].
+        alpha: factor of the product.
+        beta: factor of the addend.
+        addend: what a Gemm adds, a value; None where nothing.
+    """
 
+    node: Any
+    data: Any
+    weight: Any
+    transposed: bool = False
+    alpha: float = 1.0
+    beta: float = 1.0
+    addend: Any = None
 
-def product_of(value: Any, outermost: bool = True) -> Product:
-    """``value`` as a product, through Mul and Div by constants, as far as nobody else uses what lies between."""
-    made = Product()
-    node = produced(value, "Mul", "Div")
-    shared = value.is_graph_output() or len(value.uses()) != 1
-    if node is None or (shared and not outermost):
-        made.values.append(value)
-        return made
-    made.nodes.append(node)
-    first, second = node.inputs
-    if node.op_type == "Div":
-        number = scalar(second, beside=first)
-        if not number:
-            return Product(values=[value])
-        _take(made, product_of(first, False), 1 / number)
-        return made
-    for one, other in ((first, second), (second, first)):
-        number = scalar(one, beside=other)
-        if number is not None:
-            _take(made, product_of(other, False), number)
-            return made
-    _take(made, product_of(first, False), 1.0)
-    _take(made, product_of(second, False), 1.0)
-    return made
+    def matrix(self) -> np.ndarray:
+        """The weight as [K, N], ``alpha`` included."""
+        array = constant(self.weight)
+        assert array is not None
+        plain = array.T if self.transposed else array
+        return plain if self.alpha == 1.0 else (plain * np.float32(self.alpha)).astype(np.float32)
 
 
-def _take(made: Product, part: Product, factor: float) -> None:
-    made.factor *= part.factor * factor
-    made.values += part.values
-    made.nodes += part.nodes
+def label_of(node: Any, twice: Iterable[str] = ()) -> str:
+    """What a node is called in lists: its name; the name of its first output where it has none or shares it."""
+    return str(node.name) if node.name and node.name not in twice else str(node.outputs[0].name)
 
 
-def near(number: float | None, wanted: float) -> bool:
-    """Whether a constant is what it should be, within the digits that exporters write."""
-    return number is not None and abs(number - wanted) <= ROUNDING * max(abs(wanted), 1e-30)
-
-
-def plus(value: Any, wanted: float) -> tuple[Any, Any] | None:
-    """Of ``other + wanted``: the other value and the Add."""
-    node = produced(value, "Add")
-    if node is None:
-        return None
-    for one, other in (node.inputs, node.inputs[::-1]):
-        if near(scalar(one, beside=other), wanted):
-            return other, node
+def chosen(node: Any, parameters: Mapping[str, Any]) -> str | None:
+    """Why the parameters ``exclude`` and ``only`` leave a node alone; None where they do not."""
+    names = {node.name or "", *(output.name for output in node.outputs)} - {""}
+    if names.intersection(parameters["exclude"]):
+        return "excluded"
+    if parameters["only"] and not names.intersection(parameters["only"]):
+        return "not asked for"
     return None
 
 
-def is_power(product: Product, value: Any, power: int) -> bool:
-    """Whether nothing but ``value`` is multiplied, so often."""
-    return len(product.values) == power and all(part is value for part in product.values)
+def stray_names(graphs: Iterable[Any], parameters: Mapping[str, Any]) -> list[str]:
+    """Names in ``exclude`` and ``only`` that nothing in the model has."""
+    wanted = dict.fromkeys((*parameters["exclude"], *parameters["only"]))
+    if not wanted:
+        return []
+    there = {name for graph in graphs for node in graph for name in (node.name, *(out.name for out in node.outputs))}
+    return [name for name in wanted if name not in there]
+
+
+def products(graph: Any, parameters: Mapping[str, Any]) -> Iterator[Product | Site]:
+    """Every MatMul and Gemm of one graph in order: as a product, or as a site with the reason why it is none."""
+    for node in tuple(graph):
+        if node.domain or node.op_type not in ("MatMul", "Gemm"):
+            continue
+        reason = chosen(node, parameters) or _unfit(node)
+        yield Site(label_of(node), reason) if reason else _product(node)
+
+
+def _unfit(node: Any) -> str | None:
+    weight = node.inputs[1]
+    size = constant_size(weight)
+    if size is None:
+        return "its second operand is no constant"
+    if dtype(weight) != "FLOAT":
+        return f"its weight is {str(dtype(weight)).lower()}"
+    if constant_size(node.inputs[0]) is not None:
+        return "both operands are constants"
+    if size < LEAST_ELEMENTS:
+        return f"its weight has {size} elements only"
+    if attribute(node, "transA", 0):
+        return "its first operand is transposed"
+    array = constant(weight)
+    if array is None or array.ndim != 2:
+        return "its weight is no matrix"
+    return None if np.isfinite(array).all() else "its weight holds NaN or infinity"
+
+
+def _product(node: Any) -> Product:
+    if node.op_type == "MatMul":
+        return Product(node, node.inputs[0], node.inputs[1])
+    addend = node.inputs[2] if len(node.inputs) > 2 else None
+    return Product(
+        node,
+        node.inputs[0],
+        node.inputs[1],
+        transposed=bool(attribute(node, "transB", 0)),
+        alpha=float(attribute(node, "alpha", 1.0)),
+        beta=float(attribute(node, "beta", 1.0)),
+        addend=addend,
+    )

@@ -19,10 +19,11 @@ FAMILIES: tuple[str, ...] = (
     "operators_hard_swish",
     "operators_norm",
     "operators_channel_norm",
-    "fusion_affine",
-    "fusion_transposes",
-    "fusion_reshapes",
     "fusion",
+    "fusion_affine",
+    "fusion_reshapes",
+    "fusion_transposes",
+    "precision",
 )
 """Modules of this package that hold rewrites, each with a tuple ``REWRITES`` of instances."""
 

@@ -1,0 +1,88 @@
+"""Running a model with values inside it as its outputs, a few at a time so that memory stays bounded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ort_metainfer.errors import InputsError, RewriteError
+
+__all__ = ["MOST_VALUES", "exposing", "observe", "plain_session"]
+
+MOST_VALUES = 32
+"""Values looked at in one session."""
+
+FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+"""Where a session made from bytes looks for external data."""
+
+
+def plain_session(model: Path | bytes, folder: Path | None = None, optimised: bool = True) -> Any:
+    """A session on the CPU provider that says nothing.
+
+    Args:
+        model: a file or its bytes.
+        folder: of bytes, where their external data lies.
+        optimised: whether onnxruntime may fuse nodes; without, every node is computed as it stands.
+    """
+    from onnxruntime import GraphOptimizationLevel, SessionOptions
+    from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
+
+    options = SessionOptions()
+    options.log_severity_level = 4
+    if not optimised:
+        options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+    if folder is not None:
+        options.add_session_config_entry(FOLDER_KEY, str(folder))
+    given = model if isinstance(model, bytes) else str(model)
+    return InferenceSession(given, options, providers=["CPUExecutionProvider"])
+
+
+def exposing(file: Path, names: Sequence[str]) -> Any:
+    """A session whose outputs are the values ``names``, nothing fused.
+
+    Raises:
+        RewriteError: onnxruntime does not take it.
+    """
+    import onnx
+
+    model = onnx.load(str(file), load_external_data=False)
+    given = {value.name: value for value in model.graph.output}
+    del model.graph.output[:]
+    model.graph.output.extend(given.get(name) or onnx.ValueInfoProto(name=name) for name in names)
+    try:
+        return plain_session(model.SerializeToString(), file.resolve().parent, optimised=False)
+    except Exception as error:  # onnxruntime's many classes
+        raise RewriteError(f"{file}: values inside it cannot be looked at: {error}") from error
+
+
+def observe(
+    file: Path, names: Sequence[str], feeds: Sequence[Mapping[str, Any]], deadline: float | None = None
+) -> Iterator[tuple[str, int, np.ndarray]]:
+    """Every value for every feed: its name, the feed's number, the array.
+
+    Args:
+        file: the model.
+        names: values inside it.
+        feeds: its inputs.
+        deadline: a time.monotonic() value; what is not looked at by then is left out.
+
+    Raises:
+        InputsError: the model does not run with a feed.
+        RewriteError: onnxruntime does not take the model.
+    """
+    for start in range(0, len(names), MOST_VALUES):
+        some = list(names[start : start + MOST_VALUES])
+        session = exposing(file, some)
+        for number, feed in enumerate(feeds):
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            try:
+                values = session.run(some, dict(feed))
+            except Exception as error:
+                raise InputsError(f"{file}: refuses input {number}: {error}") from error
+            for name, value in zip(some, values, strict=True):
+                yield name, number, np.asarray(value)

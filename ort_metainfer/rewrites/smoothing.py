@@ -1,0 +1,53 @@
+"""Moving the spread of activations into weights, so that both can be written in 8 bits.
+
+With one scale for a whole activation, a few large columns leave the others few levels. ``X W`` is
+``(X / s) (s W)`` for any positive ``s``; SmoothQuant (https://arxiv.org/abs/2211.10438, equation 4) takes
+``s = max|X|**a / max|W|**(1 - a)``, by column of X and row of W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ort_metainfer.rewrites.observing import observe
+
+__all__ = ["column_ranges", "smoothing_factors"]
+
+LEAST, MOST_RATIO = 1e-5, 1e4
+"""Ranges below the first count as it; factors further apart than the second are drawn together: a column that was
+never active in the feeds must not be blown up in another input."""
+
+
+def column_ranges(
+    file: Path, names: Sequence[str], feeds: Sequence[Mapping[str, Any]], deadline: float | None = None
+) -> dict[str, np.ndarray]:
+    """Value -> largest absolute value of each column (index of the last axis) over the feeds."""
+    found: dict[str, np.ndarray] = {}
+    for name, _, array in observe(file, names, feeds, deadline):
+        if array.dtype != np.float32 or array.ndim == 0 or array.size == 0:
+            continue
+        columns = np.abs(array).reshape(-1, array.shape[-1]).max(axis=0)
+        found[name] = np.maximum(found[name], columns) if name in found else columns
+    return {name: columns for name, columns in found.items() if np.isfinite(columns).all()}
+
+
+def smoothing_factors(columns: np.ndarray, matrices: Sequence[np.ndarray], share: float) -> np.ndarray | None:
+    """One factor a column, of geometric mean 1; None where nothing is to be moved.
+
+    Args:
+        columns: largest absolute value of each column of the activation, [K].
+        matrices: every weight [K, N] it is multiplied by.
+        share: how much of the spread goes to the weights, 0 to 1.
+    """
+    if not share or not np.any(columns > 0) or any(matrix.shape[0] != columns.shape[0] for matrix in matrices):
+        return None
+    rows = np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0)
+    factors = np.maximum(columns, LEAST).astype(np.float64) ** share
+    factors /= np.maximum(rows, LEAST).astype(np.float64) ** (1 - share)
+    factors /= np.exp(np.mean(np.log(factors)))
+    bound = MOST_RATIO**0.5
+    return np.clip(factors, 1 / bound, bound).astype(np.float32)
