@@ -51,6 +51,26 @@ def flat_gemm(s: Sketch) -> None:
     s.keep(s.emit("Gemm", [value, s.weight(3, flat, fan_in=flat), s.weight(3)], (value.shape[0], 3), transB=1))
 
 
+def transposed_products(s: Sketch) -> None:
+    """Products of what was transposed just before: the value, the weight, or both."""
+    value = s.pick(2)
+    depth, width = value.shape[1], s.size(1, 6)
+    weight, swapped = s.weight(depth, width, fan_in=depth), 0
+    if s.chance(0.5):
+        given = Value(s.weight(width, depth, fan_in=depth), (width, depth))
+        weight = s.transpose(given, (1, 0)).name
+    elif s.chance(0.5):
+        given = Value(weight, (depth, width))
+        weight, swapped = s.transpose(given, (1, 0)).name, 1
+    shape = (value.shape[0], width)
+    if swapped or s.chance(0.5):
+        turned = s.chance(0.6)
+        left = s.transpose(value, (1, 0)) if turned else value
+        s.keep(s.emit("Gemm", [left, weight, s.weight(width)], shape, transA=int(turned), transB=swapped))
+    else:
+        s.keep(s.emit("MatMul", [value, weight], shape))
+
+
 def shared_inputs(s: Sketch) -> None:
     """Several products of one value, as for queries, keys and values, joined again."""
     value = s.pick(2, 3)
@@ -184,5 +204,15 @@ def embedding(s: Sketch) -> None:
 
 BLOCKS = {
     block.__name__: block
-    for block in (gemm, matmul, flat_gemm, shared_inputs, einsum, attention, shared_keys, embedding)
+    for block in (
+        gemm,
+        matmul,
+        flat_gemm,
+        transposed_products,
+        shared_inputs,
+        einsum,
+        attention,
+        shared_keys,
+        embedding,
+    )
 }
