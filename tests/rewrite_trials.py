@@ -35,8 +35,8 @@ from tests.rewrite_run import (
 LOOSE_BOUND = 0.5
 """Median relative L2 error that a lossy rewrite may have over random graphs, unless :data:`LOOSE_BOUNDS` says it."""
 
-LOOSE_BOUNDS: Mapping[str, float] = {}
-"""Rewrite -> that bound."""
+LOOSE_BOUNDS: Mapping[str, float] = {"int8-dynamic": 0.05, "int8-weights": 0.05, "int4-weights": 0.3}
+"""Rewrite -> that bound, some five times what was seen when it was written."""
 
 
 class Subject:
