@@ -28,6 +28,7 @@ __all__ = [
     "rank",
     "scalar",
     "static_dims",
+    "tensor_of",
 ]
 
 FLOATS = ("FLOAT", "DOUBLE")
@@ -194,6 +195,11 @@ def scalar(value: Any, beside: Any = None) -> float | None:
     if beside is not None and array.ndim > 0 and array.ndim > (rank(beside) or 0):
         return None
     return float(array.reshape(()))
+
+
+def tensor_of(value: Any) -> Any:
+    """The tensor a value always is, not read as yet; None where it is none, or where a caller may replace it."""
+    return _tensor(value)
 
 
 _PLAIN = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
