@@ -19,6 +19,8 @@ FAMILIES: tuple[str, ...] = (
     "operators_hard_swish",
     "operators_norm",
     "operators_channel_norm",
+    "operators_linear",
+    "operators_einsum",
     "fusion",
     "fusion_affine",
     "fusion_reshapes",
