@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ort_metainfer.rewrites.base import Context, Outcome, Site
+from ort_metainfer.rewrites.base import Context, Outcome, Promise, Site
 from ort_metainfer.rewrites.building import Builder, Names, drop
 from ort_metainfer.rewrites.building import replace as put_in_place
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.node_rewrite import MOST_SITES, NodeRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import leak
 
-__all__ = ["DONE_BY_ORT", "Fusion", "Keep", "attributes_of", "label_of"]
+__all__ = ["DONE_BY_ORT", "Fusion", "Keep", "attributes_of", "keep", "label_of"]
 
 DONE_BY_ORT = "never measured to pay: onnxruntime's own optimiser does the same"
 
@@ -33,6 +34,7 @@ class Fusion(NodeRewrite):
     """
 
     dimension = "fusion"
+    promise: ClassVar[Promise] = "float32-equivalent"
     evidence = "never measured to pay"
     rounds: ClassVar[int] = 12
 
@@ -51,19 +53,24 @@ class Fusion(NodeRewrite):
         notes = tuple(note for note in outcome.notes if not changed or left)
         return replace(outcome, changed=changed, sites=(*done, *left)[:MOST_SITES], notes=notes)
 
-    def match(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:  # type: ignore[override]
+    @abstractmethod
+    def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """What to do at ``node``: a plan, a value to keep instead, the reason why it is left alone, or None."""
-        raise NotImplementedError
+
+    def match(self, node: Any, around: Surroundings) -> Plan | str | None:
+        """What :meth:`find` says, with a value that is kept as a plan that makes nothing."""
+        found = self.find(node, around)
+        return Plan(node, lambda make: found.value) if isinstance(found, Keep) else found
 
     def _visit(self, node: Any, around: Surroundings, names: Names, ir_version: int) -> Site | None:
         wanted = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         if node.graph is None or wanted not in self.operators or not node.outputs:
             return None
-        label, found = label_of(node), self.match(node, around)
+        label, found = label_of(node), self.find(node, around)
         if isinstance(found, Plan):
             found = leak(found.inner, found.node) or _within_one_graph(found)
         if isinstance(found, Keep):
-            found = _keep(node, found.value) or found
+            found = keep(node, found.value) or found
         if found is None or isinstance(found, str):
             return None if found is None else Site(label, found)
         if isinstance(found, Plan):
@@ -84,7 +91,7 @@ def _within_one_graph(plan: Plan) -> Plan | str:
     return plan
 
 
-def _keep(node: Any, value: Any) -> str | None:
+def keep(node: Any, value: Any) -> str | None:
     """Let ``value`` take the place of ``node``'s first output, and its name if that is a graph output; or why not."""
     old = node.outputs[0]
     if any(other.uses() or other.is_graph_output() for other in node.outputs[1:]):

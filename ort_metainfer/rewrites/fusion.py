@@ -43,7 +43,7 @@ class RemoveNoOps(Fusion):
         f"{DONE_BY_ORT} for Identity, Dropout, Cast, Pow and Mul by one; a Concat or Slice of everything it keeps"
     )
 
-    def match(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
+    def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """One of the operators below, where it does nothing."""
         if node.domain:
             return None
@@ -203,7 +203,7 @@ class MergeClips(Fusion):
     operators = ("Relu", "Clip")
     evidence = DONE_BY_ORT + " for Relu before Clip, and not for Clip before Clip"
 
-    def match(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
+    def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """Another one before it."""
         before = produced(node.inputs[0], "Relu", "Clip")
         if before is None:
@@ -243,7 +243,7 @@ def _clip(make: Builder, value: Any, low: float, high: float, kind: str) -> Any:
     if (low, high) == (0, math.inf) and kind in ("FLOAT", "DOUBLE", "FLOAT16"):
         return make("Relu", value)
     if make.opset < 11:
-        limits = {"min": low if low > -math.inf else None, "max": high if high < math.inf else None}
+        limits: dict[str, Any] = {"min": low if low > -math.inf else None, "max": high if high < math.inf else None}
         return make("Clip", value, **limits)
     array = onnx_ir.DataType[kind].numpy()
     given = [None if math.isinf(limit) else np.asarray(limit, array) for limit in (low, high)]
@@ -262,7 +262,7 @@ class PadIntoWindow(Fusion):
     also = ("Pad",)
     evidence = DONE_BY_ORT + " for Conv and pools behind a constant Pad"
 
-    def match(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
+    def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """A constant Pad before it."""
         pad = produced(node.inputs[0], "Pad")
         if pad is None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ort_metainfer.rewrites.base import Rewrite
-from ort_metainfer.rewrites.fusing import Fusion
+from ort_metainfer.rewrites.fusing import Fusion, Keep
 from ort_metainfer.rewrites.linear import Linear, linear_of
 from ort_metainfer.rewrites.node_rewrite import Plan, Surroundings
 from ort_metainfer.rewrites.patterns import FLOATS, attribute, constant, dims, dtype, rank
@@ -119,7 +119,7 @@ class _Into(Fusion):
         """The node as a scale and shift."""
         raise NotImplementedError
 
-    def match(self, node: Any, around: Surroundings) -> Plan | str | None:
+    def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """A linear operator before it, with constant weights."""
         found = self.affine(node)
         if not isinstance(found, Affine):
@@ -175,7 +175,7 @@ class _Before(Fusion):
     operators = LINEAR
     scalings: tuple[str, ...] = ()
 
-    def match(self, node: Any, around: Surroundings) -> Plan | str | None:
+    def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """One of ``scalings`` makes what it takes."""
         maker = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
         if maker is None or maker.domain or maker.op_type not in self.scalings or maker.graph is None:

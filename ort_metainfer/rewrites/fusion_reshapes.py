@@ -24,7 +24,7 @@ class MergeReshapes(Fusion):
     operators = RESHAPING
     evidence = DONE_BY_ORT + " for Reshape behind Reshape and Unsqueeze behind Unsqueeze, not for mixed chains"
 
-    def match(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
+    def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """Another one before it, and a result whose shape is constant up to one size."""
         before = produced(node.inputs[0], *RESHAPING)
         if before is None:

@@ -32,7 +32,7 @@ class MergeTransposes(Fusion):
     operators = ("Transpose",)
     evidence = DONE_BY_ORT
 
-    def match(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
+    def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """Another one before it."""
         perm = perm_of(node)
         if perm is not None and perm == list(range(len(perm))):
@@ -58,7 +58,7 @@ class TransposeIntoGemm(Fusion):
     also = ("Transpose",)
     evidence = DONE_BY_ORT
 
-    def match(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
+    def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """A Transpose of a matrix makes one of the two factors."""
         before = [produced(value, "Transpose") for value in node.inputs[:2]]
         before = [maker if maker is not None and perm_of(maker) == [1, 0] else None for maker in before]

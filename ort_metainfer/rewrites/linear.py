@@ -53,7 +53,7 @@ class Linear:
         return 1 if given is None else int(given.value)
 
     @property
-    def _swapped(self) -> bool:
+    def channels_first(self) -> bool:
         """Whether Gemm's weights have the output channels first."""
         given = self.attributes.get("transB")
         return given is not None and bool(given.value)
@@ -61,7 +61,7 @@ class Linear:
     @property
     def channels(self) -> int:
         """Output channels."""
-        if self.operator == "Conv" or self._swapped:
+        if self.operator == "Conv" or self.channels_first:
             return int(self.weights.shape[0])
         return int(self.weights.shape[1]) * self._groups
 
@@ -70,7 +70,7 @@ class Linear:
         """Input channels."""
         if self.operator == "Conv":
             return int(self.weights.shape[1]) * self._groups
-        return int(self.weights.shape[1 if self._swapped else 0])
+        return int(self.weights.shape[1 if self.channels_first else 0])
 
     @property
     def _zero_padded(self) -> bool:
@@ -88,7 +88,7 @@ class Linear:
             split = vector.reshape(self._groups, 1, -1, *[1] * kernel)
             repeated = np.repeat(split, self.weights.shape[0] // self._groups, axis=1)
             return repeated.reshape(self.weights.shape[0], -1, *[1] * kernel)
-        first = (self.operator in ("Conv", "ConvTranspose")) or (self._swapped == outputs)
+        first = (self.operator in ("Conv", "ConvTranspose")) or (self.channels_first == outputs)
         return vector.reshape((-1, *[1] * (kernel + 1)) if first else (1, -1))
 
     def scaled_outputs(self, scale: np.ndarray, shift: np.ndarray) -> Linear | str:
@@ -112,7 +112,7 @@ class Linear:
 
     def _summed(self, products: np.ndarray) -> np.ndarray:
         """Over everything but the output channels; Gemm's alpha included."""
-        axis = 0 if self.operator == "Conv" or self._swapped else 1
+        axis = 0 if self.operator == "Conv" or self.channels_first else 1
         total: np.ndarray = products.sum(axis=tuple(a for a in range(products.ndim) if a != axis))
         alpha = self.attributes.get("alpha")
         return total if alpha is None else total * float(alpha.value)

@@ -1,0 +1,139 @@
+"""Products of one input with several weights computed as one product, and split: queries, keys and values at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ort_metainfer.problem import Graph
+from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite, Site
+from ort_metainfer.rewrites.building import Builder, Names, drop
+from ort_metainfer.rewrites.draft import Draft
+from ort_metainfer.rewrites.fusing import label_of
+from ort_metainfer.rewrites.linear import Linear, linear_of
+from ort_metainfer.rewrites.node_rewrite import MOST_SITES
+from ort_metainfer.rewrites.patterns import all_graphs, learn_types
+
+__all__ = ["REWRITES", "MergeParallelProducts"]
+
+OPERATORS = ("MatMul", "Gemm", "Conv")
+
+
+class MergeParallelProducts(Rewrite):
+    """MatMul, Gemm or Conv nodes with the same input and constant weights as one of them with a Split behind it.
+
+    Each MatMul's Add of a constant vector goes along where all have one. Conv nodes must have the same kernel, strides,
+    padding and dilations, and no groups.
+    """
+
+    name = "merge-parallel-products"
+    dimension = "fusion"
+    promise = "float32-equivalent"
+    evidence = "never measured to pay: onnxruntime 1.32 does not do it on its CPU provider"
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        "most_outputs": Parameter(
+            int, 8192, "output channels of one product beyond which it is left alone", numbers=(2, 1 << 20)
+        )
+    }
+
+    def objection(self, graph: Graph, context: Context | None = None) -> str | None:
+        """Fewer than two of any operator it merges."""
+        several = any(graph.count(name) > 1 for name in OPERATORS)
+        return None if several else f"the model has no two {', '.join(OPERATORS[:-1])} or {OPERATORS[-1]}"
+
+    def rewrite(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> Outcome:
+        """Merge every group in each graph."""
+        model = draft.ir
+        learn_types(model)
+        names, sites = Names(model), []
+        for graph in all_graphs(model):
+            for group in _groups(graph):
+                reason = _objection(group, parameters["most_outputs"])
+                label = label_of(group[0].nodes[0])
+                if reason is None:
+                    _merge(group, names, self.name, model)
+                sites.append(Site(label, reason or ""))
+        changed = sum(not site.reason for site in sites)
+        notes = () if sites else ("no two products with constant weights have the same input",)
+        return Outcome(changed, tuple(sites[:MOST_SITES]), notes)
+
+
+def _groups(graph: Any) -> list[list[Linear]]:
+    """Products of one input that could be one, in the graph's order; of two and more."""
+    groups: dict[Any, list[Linear]] = {}
+    for node in graph:
+        if node.domain or node.op_type not in OPERATORS:
+            continue
+        found = linear_of(_with_bias(node).outputs[0])
+        if not isinstance(found, Linear) or any(part.graph is not graph for part in found.nodes):
+            continue
+        groups.setdefault(_kind(found), []).append(found)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _with_bias(node: Any) -> Any:
+    """The Add of a constant vector behind a MatMul, where that is all that uses it; else the node itself."""
+    value = node.outputs[0]
+    users = [use.node for use in value.uses()]
+    if node.op_type != "MatMul" or len(users) != 1 or value.is_graph_output():
+        return node
+    user = users[0]
+    if user.op_type != "Add" or user.domain or user.graph is not node.graph:
+        return node
+    found = linear_of(user.outputs[0])
+    return user if isinstance(found, Linear) and len(found.nodes) == 2 and found.nodes[1] is node else node
+
+
+def _kind(found: Linear) -> tuple[Any, ...]:
+    """Equal for products that can be one."""
+    attributes = tuple(sorted((name, repr(given.value)) for name, given in found.attributes.items()))
+    sizes = found.weights.shape[1:] if found.operator == "Conv" else (found.taken,)
+    return found.operator, id(found.data), attributes, sizes, found.bias is None, str(found.weights.dtype)
+
+
+def _objection(group: Sequence[Linear], most_outputs: int) -> str | None:
+    if any(given.value != 1 for found in group for name, given in found.attributes.items() if name == "group"):
+        return "its channels are grouped"
+    if any(found.bias is not None and found.bias.size != found.channels for found in group):
+        return "its bias is not one number a channel"
+    if sum(found.channels for found in group) > most_outputs:
+        return f"together they have more than {most_outputs} output channels"
+    if group[0].rank is None:
+        return "the rank of its input is not known"
+    return None
+
+
+def _merge(group: Sequence[Linear], names: Names, label: str, model: Any) -> None:
+    """Put one product and a Split where the first of the group is, and let its parts be used for the results."""
+    first = group[0].nodes[-1]
+    make = Builder(first, names, label, model.graph.opset_imports.get("", 17), model.ir_version)
+    side = 0 if group[0].operator == "Conv" or group[0].channels_first else 1
+    whole = _joined(group, side).make(make)
+    axis = 1 if group[0].operator in ("Conv", "Gemm") else (group[0].rank or 1) - 1
+    parts = make.split(whole, [found.channels for found in group], axis)
+    first.graph.insert_before(first, make.nodes)
+    for found, part in zip(group, parts, strict=True):
+        old = found.nodes[0].outputs[0]
+        part.type, part.shape = old.type, old.shape
+        name, old.name = old.name, names.fresh(f"{old.name}/replaced")
+        part.name = name
+        old.replace_all_uses_with(part, replace_graph_outputs=True)
+        drop(found.nodes[0])
+
+
+def _joined(group: Sequence[Linear], side: int) -> Linear:
+    weights = np.concatenate([found.weights for found in group], axis=side)
+    biases = list(_biases(group))
+    return replace(group[0], weights=weights, bias=np.concatenate(biases) if biases else None)
+
+
+def _biases(group: Sequence[Linear]) -> Iterator[np.ndarray]:
+    for found in group:
+        if found.bias is not None:
+            yield found.bias.reshape(-1).astype(found.weights.dtype)
+
+
+REWRITES: tuple[Rewrite, ...] = (MergeParallelProducts(),)
