@@ -30,7 +30,7 @@ from ort_metainfer.providers import get_provider
 from ort_metainfer.rewrites.quantise import Recipe
 from ort_metainfer.settings import resolve
 
-RECIPES = (  # 8-bit activations first, as the NPU's adapter states its preferences
+RECIPES: tuple[dict[str, Any], ...] = (  # 8-bit activations first, as the NPU's adapter states its preferences
     {"scheme": "u8s8"},
     {"scheme": "u8s8", "calibration": "percentile"},
     {"scheme": "a16w8"},

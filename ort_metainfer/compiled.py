@@ -165,6 +165,8 @@ def compiled_for(directory: Path, key: CompiledKey) -> Compiled | str:
         record = _read_record(folder)
     except FileNotFoundError:
         return f"it was not compiled under these circumstances: {_nearest(directory, key)}"
+    except PermissionError as error:  # another user's cache
+        return f"the compiled model in {folder} cannot be read: {error.strerror}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         discard(folder)
         return f"the compiled model in {folder} was damaged and is dropped: {error or type(error).__name__}"
@@ -325,7 +327,7 @@ def _purpose(folder: Path) -> tuple[str, ...] | None:
 
 def _nearest(directory: Path, key: CompiledKey) -> str:
     """What differs from the compiled models of the same model that there are."""
-    differences = []
+    differences: list[list[str]] = []
     for folder, _, _ in _folders(directory):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             other = CompiledKey(**json.loads((folder / RECORD_FILE).read_bytes())["key"])
@@ -333,7 +335,8 @@ def _nearest(directory: Path, key: CompiledKey) -> str:
                 differences.append([name for name in asdict(key) if getattr(other, name) != getattr(key, name)])
     if not differences:
         return "nothing compiled from this model is in the cache"
-    return f"{' and '.join(min(differences, key=lambda names: len(names)))} differ from those of the nearest one"
+    nearest = min(differences, key=len)
+    return f"{' and '.join(nearest)} differ from those of the nearest one"
 
 
 def _read_record(folder: Path) -> Compiled:

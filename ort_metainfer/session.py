@@ -145,7 +145,7 @@ def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers:
         if isinstance(spec, str):
             return None
         compiled = None
-        if known.compiled is not None or getattr(known.strategy, "transforms", ()):
+        if known.compiled is not None or known.strategy.transforms:
             from ort_metainfer.compiled_start import find
 
             compiled = find(keyword, known.model_hash, spec, known.strategy)
@@ -229,6 +229,7 @@ class _NoChange:
     """Stands for the empty strategy without importing what a strategy is made of."""
 
     is_default = True
+    transforms = ()
 
 
 _NO_CHANGE = _NoChange()

@@ -109,7 +109,7 @@ def test_a_quantised_form_that_is_not_accurate_enough_is_refused_with_what_to_tr
     given = inputs(tmp_path / "in", (1, 3, 8, 8))
     status, out, _ = command(classifier, "--quantise", "u8s8", "--inputs", given)
     assert status == 1
-    assert "not accurate: output 'y' differs by" in out and "at most 1e-04" in out
+    assert "not accurate: output 'y'" in out and "at most 1e-04" in out
     assert "try --quantise a16w8" in out
     assert not (tmp_path / "cache" / "compiled").exists()
 
@@ -433,8 +433,8 @@ def test_without_onnxruntimes_compiler_its_session_configuration_compiles(orient
 def test_openvino_keeps_its_compiled_model_too(orientation: Path, tmp_path: Path) -> None:
     pages, out = save_pages(tmp_path / "pages", 4), tmp_path / "out"
     override = {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "vendor_override"), str(ROOT)])}
-    words = (str(orientation), "--provider", "OpenVINO", "--option", "INFERENCE_PRECISION_HINT=f32")
-    words = (*words, "--shape", "x:1,3,224,224", "--inputs", pages)
+    asked = ("--provider", "OpenVINO", "--option", "INFERENCE_PRECISION_HINT=f32", "--shape", "x:1,3,224,224")
+    words = (str(orientation), *asked, "--inputs", pages)
     found = document(process(*words, "--out", str(out), **override))
     assert found["figures"]["error"] == 0 and found["figures"]["whole_error"] < 1e-4
     again = document(process(*words, **override))

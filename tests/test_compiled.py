@@ -122,6 +122,11 @@ def flip(path: Path, place: int = -1) -> None:
     path.write_bytes(content)
 
 
+def put_a_folder_there(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 DAMAGE: Mapping[str, Callable[[Path], object]] = {
     "a bit in the blob": lambda folder: flip(folder / "model.bin"),
     "a bit in the model": lambda folder: flip(folder / "model.onnx", 7),
@@ -135,7 +140,7 @@ DAMAGE: Mapping[str, Callable[[Path], object]] = {
     "a word in the record": lambda folder: (folder / "compiled.json").write_text(
         (folder / "compiled.json").read_text().replace("cpu:one", "cpu:two")
     ),
-    "the blob is a folder": lambda folder: ((folder / "model.bin").unlink(), (folder / "model.bin").mkdir()),
+    "the blob is a folder": lambda folder: put_a_folder_there(folder / "model.bin"),
 }
 
 
@@ -170,6 +175,13 @@ class TestDamage:
         made = kept(tmp_path)
         monkeypatch.setattr("os.utime", refuse(errno.EROFS))
         assert compiled_for(tmp_path, KEY) == made
+
+    def test_what_another_user_owns_is_left_where_it_is(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder = kept(tmp_path).folder
+        monkeypatch.setattr(compiled, "_facts", refuse(errno.EACCES))
+        found = compiled_for(tmp_path, KEY)
+        assert isinstance(found, str) and "cannot be read" in found and "damaged" not in found
+        assert folder.exists()
 
     def test_half_a_folder_is_never_found(self, tmp_path: Path) -> None:
         """What a process leaves that was killed while it compiled, and while it wrote the record."""
@@ -442,7 +454,7 @@ class TestCompiling:
             return {}
 
         monkeypatch.setattr(compiling, "compile_into", wrong)
-        with pytest.raises(Refused, match="not the original: output 'y' differs"):
+        with pytest.raises(Refused, match="the compiled model is not the original: output 'y'"):
             compile_here(setup, tmp_path)
 
     def test_a_compiled_model_that_declares_something_else_is_refused(

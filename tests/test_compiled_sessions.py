@@ -22,6 +22,7 @@ from ort_metainfer.model.inputs import save_feeds
 from ort_metainfer.preparing import Preparation, Prepared, prepare_model
 from ort_metainfer.problem import Graph
 from ort_metainfer.settings import Settings
+from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.fake import FakeTrialHost, Scripted
 from ort_metainfer.trials.task import Feeds, Setup
 from tests.test_adapt import favour
@@ -158,6 +159,33 @@ def test_a_model_given_as_bytes_is_served_from_it_too(model: Path, created_from:
         assert "compiled" in created_from[-1]
         assert made._model_bytes == content and made._model_path is None
     assert_same(made.run(None, FEED)[0], plain(model).run(None, FEED)[0])
+
+
+def test_fixed_shapes_are_compiled_in_and_other_calls_run_on_the_general_session(
+    model: Path, created_from: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script(strategy: Strategy) -> Scripted:
+        return Scripted(speedup=1.5 if strategy.static_shapes else 1.0)
+
+    host = Host(script, graph=large(model))
+    monkeypatch.setattr("ort_metainfer.trials.client.ChildTrialHost", lambda: host)
+    for _ in range(2):
+        made = start(model, input_shapes={"x": (2, 3, 8, 8)})
+        assert dict(made.strategy.static_shapes) == {"n": 2} and "compiled" in created_from[-1]
+    assert [value.shape for value in made.get_inputs()] == [["n", 3, 8, 8]]
+    for feed in (FEED, {"x": np.ones((5, 3, 8, 8), np.float32)}):
+        assert_same(made.run(None, feed)[0], plain(model).run(None, feed)[0])
+
+
+def test_no_time_and_no_figures_are_reasons_that_are_told(
+    model: Path, created_from: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation, "MIN_TIME_S", 1e9)
+    assert start(model).adaptation.compiled_reason == "no time was left to compile it"
+    monkeypatch.setattr(compilation, "_creation_ms", lambda _: None)
+    other = start(model, budget_s=14, accuracy="balanced").adaptation
+    assert other.compiled is None and "was not measured" in other.compiled_reason
+    assert created_from == [str(model)] * 2
 
 
 def test_set_providers_later_works(model: Path) -> None:

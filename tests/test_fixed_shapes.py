@@ -226,7 +226,7 @@ def test_real_models_keep_their_results(
     graph = describe(result.path)
     assert all(isinstance(dim, int) for spec in (*graph.inputs, *graph.outputs) for dim in spec.shape or ())
     rng = np.random.default_rng(0)
-    feed = {
+    feed: dict[str, Any] = {
         spec.name: rng.integers(0, 2, spec.shape) if spec.dtype == "int64" else rng.random(spec.shape, dtype=np.float32)  # type: ignore[arg-type]
         for spec in graph.inputs
     }

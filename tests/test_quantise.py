@@ -143,7 +143,7 @@ def test_operators_and_nodes_can_be_left_in_float(source: Path, tmp_path: Path) 
 
 def test_metadata_of_the_model_is_carried_over_and_nothing_added(source: Path, tmp_path: Path) -> None:
     for flavour in ("plain", "qnn"):
-        result = quantise(source, feeds(4), tmp_path / "q.onnx", Recipe(flavour=flavour))  # type: ignore[arg-type]
+        result = quantise(source, feeds(4), tmp_path / "q.onnx", Recipe(flavour=flavour))
         props = onnx.load(str(result.path)).metadata_props
         assert [(entry.key, entry.value) for entry in props] == [("labels", "cat,dog")]
 
@@ -219,7 +219,7 @@ def test_large_weights_are_written_beside_the_model(
     monkeypatch.setattr(files, "SMALLEST_EXTERNAL_BYTES", 100)
     for flavour in ("plain", "qnn"):
         target = tmp_path / f"{flavour}.onnx"
-        quantise(source, feeds(4), target, Recipe(flavour=flavour))  # type: ignore[arg-type]
+        quantise(source, feeds(4), target, Recipe(flavour=flavour))
         assert target.with_name(f"{flavour}.onnx.data").exists()
         assert error(target, source) < 0.05
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
