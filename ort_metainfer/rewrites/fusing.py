@@ -100,7 +100,8 @@ def keep(node: Any, value: Any) -> str | None:
         if not _can_be_called(value, node):
             return "its result is a graph output"
         name, old.name = old.name, f"{old.name}/replaced"
-        value.name, value.type, value.shape = name, old.type or value.type, old.shape or value.shape
+        value.name, value.type = name, old.type or value.type
+        value.shape = value.shape if old.shape is None else old.shape  # that of a scalar counts as false
     old.replace_all_uses_with(value, replace_graph_outputs=True)
     drop(node)
     return None
