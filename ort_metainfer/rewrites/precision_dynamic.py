@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -73,13 +74,16 @@ class Int8Dynamic(Rewrite):
 
     def rewrite(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> Outcome:
         """Replace every product that can be, subgraphs included."""
-        reason = self.objection(context.graph)
+        opset = int(draft.ir.graph.opset_imports.get("", 0))
+        now = replace_fields(
+            context.graph, opsets={**context.graph.opsets, "ai.onnx": opset}
+        )  # it may have been raised
+        reason = self.objection(now)
         if reason is not None:
             return Outcome(0, notes=(reason,))
         notes: list[str] = []
         ranges = _ranges(draft, context, parameters, notes)
         model = draft.ir
-        opset = int(model.graph.opset_imports.get("", 0))
         learn_types(model)
         graphs = all_graphs(model)
         notes += [f"there is no node {name}" for name in stray_names(graphs, parameters)]
