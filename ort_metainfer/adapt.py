@@ -200,11 +200,12 @@ def policy_of(settings: Settings, spec: SessionSpec) -> Policy:
     wanted = set.intersection(*limits) if limits else None
     usable = tuple(provider.name for provider in usable_providers(wanted))
     first = "+".join(takewhile(lambda name: name != CPU, (name for name, _ in spec.providers)))
+    metric = {} if settings.metric is None else {"metric": f"{settings.metric}<={settings.metric_threshold:g}"}
     return Policy(
         accuracy=settings.accuracy,  # type: ignore[arg-type]  # checked by Settings
         objective=settings.objective,  # type: ignore[arg-type]
         providers=tuple(dict.fromkeys((CPU, *usable))),
-        pinned=spec.pinned() | ({"providers": first} if first else {}),
+        pinned=spec.pinned() | ({"providers": first} if first else {}) | metric,
     )
 
 

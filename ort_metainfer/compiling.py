@@ -18,10 +18,8 @@ from ort_metainfer.decision import Gate
 from ort_metainfer.errors import MetainferError
 from ort_metainfer.problem import SessionSpec
 from ort_metainfer.strategy import Strategy
-from ort_metainfer.trials.accuracy import compare_outputs
-from ort_metainfer.trials.bench import Bench, Opened, Refused, Speaker, complaint, judge_outputs
+from ort_metainfer.trials.bench import Bench, Opened, Refused, Speaker, complaint, judge, judge_outputs
 from ort_metainfer.trials.channel import setup_from, thresholds_from
-from ort_metainfer.trials.gates import accurate
 from ort_metainfer.trials.task import Setup, Thresholds
 
 __all__ = ["compile_into", "serve"]
@@ -94,7 +92,7 @@ def _judge_rewrite(
     bench = Bench(_on(setup, rewritten), feeds, channel, until)
     opened = bench.open("rewritten", Strategy(), keep=False, cpu_only=True)
     names = [output.name for output in opened.session.get_outputs()]
-    return accurate(compare_outputs(names, reference, bench.outputs(opened)), thresholds)
+    return judge(names, reference, bench.outputs(opened), thresholds)[0]
 
 
 def _reference(setup: Setup, feeds: Sequence[Any], channel: Speaker, until: float) -> list[Sequence[Any]]:
@@ -157,7 +155,7 @@ def _judge_whole(
     """
     reference = _reference(original, kept.feeds, channel, until)
     names = [output.name for output in opened.session.get_outputs()]
-    gate = accurate(compare_outputs(names, reference, kept.outputs(opened)), thresholds)
+    gate, _ = judge(names, reference, kept.outputs(opened), thresholds)
     if not gate.passed:
         raise Refused(f"what the device computes is not the original model: {gate.detail}")
     return {f"whole_{name}": value for name, value in gate.figures.items()}

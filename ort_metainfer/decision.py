@@ -120,8 +120,10 @@ class Trial:
         duel: the figures of the confirming duel in a fresh process with the order of creation reversed.
         creation_ms: time to create the session, and the baseline's.
         peak_memory_mb: growth of the process's resident memory while the session was made and run.
-        error: worst relative L2 over outputs and inputs; ``errors`` gives it per output.
+        error: worst relative L2 over outputs and inputs; ``errors`` gives it per output. None, and left out, where
+            outputs cannot be compared at all (another shape, a NaN): the gate says why.
         noise_floor: the same for plain onnxruntime with its graph optimiser off; None where not measured.
+        thread_noise: the same for plain onnxruntime with another number of threads.
         before: what else the machine was doing before.
         after: and after.
         placement: which nodes run where, where the strategy names a provider and onnxruntime says.
@@ -142,6 +144,7 @@ class Trial:
     error: float | None = None
     errors: Mapping[str, float] = field(default_factory=dict)
     noise_floor: float | None = None
+    thread_noise: float | None = None
     before: HardwareState | None = None
     after: HardwareState | None = None
     placement: Placement | None = None

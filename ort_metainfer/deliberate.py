@@ -177,7 +177,10 @@ class Deliberation:
 
     def _decide(self, setup: Setup, graph: Graph, feeds: Feeds, prior: Strategy | None) -> Decision:
         problem = self._problem(setup, graph, feeds)
-        thresholds = Thresholds.of(problem.policy.accuracy if feeds.are_real else "strict")
+        thresholds = Thresholds.of("strict")
+        if feeds.are_real:  # made-up inputs justify nothing lossy, and a metric of real ones says nothing of them
+            settings = self.settings
+            thresholds = Thresholds.of(problem.policy.accuracy, settings.metric, settings.metric_threshold)
         self._try(setup, self._first_proposals(problem, prior), thresholds)
         self._confirm(setup, thresholds, problem)
         while self._is_worth_more() and (more := self._search(problem)):

@@ -20,6 +20,11 @@ __all__ = ["FIELDS", "Settings", "config_file", "resolve", "sources"]
 
 PREFIX = "ORT_METAINFER_"
 
+DEFAULT_CAPTURE = 16
+"""Inputs that are kept where capturing is just switched on: twice what a decision looks at."""
+
+MAX_CAPTURE = 1000
+
 OTHER_VARIABLES = frozenset({"CONFIG", "ZOO", "FULL", "OPENVINO_PYTHON", "TRIAL_FAULT"})
 """Variables that are no settings: where the user's file is, and what the tests use."""
 
@@ -40,6 +45,11 @@ class Settings:
         inputs: real inputs: a dict, a list or iterator of dicts, a callable that returns one of these, or a path or
             glob of .npz files.
         objective: ``latency``, the session runs alone; ``pipeline``, others of this process run between its runs.
+        metric: a function's name, ``module:function``, or an importable function itself, that measures accuracy in
+            place of the tolerances of ``accuracy`` (see ``trials/metric.py``); needs ``metric_threshold``.
+        metric_threshold: the loss that ``metric`` may give at most.
+        capture: how many inputs of real runs are kept on disk at most, for decisions to come; 0 keeps none, ``True`` or
+            1 a moderate number (see ``model/capture.py``).
         compiled: ``auto`` keeps what a provider compiled where loading that is faster, and uses it; ``off`` does not.
         strict: raise what otherwise is one warning and a plain session.
         log: level of the logger ``ort_metainfer``: ``off``, ``error``, ``warning``, ``info`` or ``debug``.
@@ -57,6 +67,9 @@ class Settings:
     input_shapes: Mapping[str, tuple[int, ...]] | None = None
     inputs: Any = field(default=None, repr=False, compare=False)
     objective: str | None = None
+    metric: Any = None
+    metric_threshold: float | None = None
+    capture: int | None = None
     compiled: str | None = None
     strict: bool | None = None
     log: str | None = None
@@ -99,6 +112,36 @@ def _seconds(value: Any, source: str) -> float:
     if isinstance(value, bool) or not 0 < seconds <= 86_400:
         raise SettingsError(f"{source}{value!r} is not allowed; use seconds above 0 and up to 86400")
     return seconds
+
+
+def _loss(value: Any, source: str) -> float:
+    try:
+        loss = float(value)
+    except (TypeError, ValueError):
+        loss = float("nan")
+    if isinstance(value, bool) or not 0 <= loss < float("inf"):
+        raise SettingsError(f"{source}{value!r} is not allowed; use a number, 0 or more")
+    return loss
+
+
+def _metric(value: Any, source: str) -> str:
+    from ort_metainfer.trials.metric import name_of
+
+    return name_of(value, source)
+
+
+def _count(value: Any, source: str) -> int:
+    """How many inputs to keep: 0 for off, a number, or ``DEFAULT_CAPTURE`` for on."""
+    words = {"true": 1, "yes": 1, "on": 1, "false": 0, "no": 0, "off": 0}
+    try:
+        count = words[value.lower()] if isinstance(value, str) and value.lower() in words else int(str(value))
+    except ValueError:
+        count = int(value) if isinstance(value, bool) else -1
+    if not 0 <= count <= MAX_CAPTURE:
+        raise SettingsError(
+            f"{source}{value!r} is not allowed; use true, false, or how many inputs to keep, {MAX_CAPTURE} at most"
+        )
+    return DEFAULT_CAPTURE if count == 1 else count
 
 
 def _flag(value: Any, source: str) -> bool:
@@ -176,6 +219,9 @@ FIELDS: Mapping[str, Check] = {
     "input_shapes": _shapes,
     "inputs": _anything,
     "objective": _one_of("latency", "pipeline"),
+    "metric": _metric,
+    "metric_threshold": _loss,
+    "capture": _count,
     "compiled": _one_of("auto", "off"),
     "strict": _flag,
     "log": _one_of("off", "error", "warning", "info", "debug"),
@@ -187,6 +233,7 @@ DEFAULTS = Settings(
     budget_s=15.0,
     accuracy="strict",
     objective="latency",
+    capture=0,
     compiled="auto",
     strict=False,
     log="warning",
@@ -199,13 +246,18 @@ def resolve(
     """Merge keyword, environment, user file and defaults.
 
     Returns:
-        The settings, every field but ``inputs``, ``input_shapes``, ``providers``, ``strategy`` and ``cache_dir`` set;
-        and what was wrong in the environment or the file: a bad value counts as not given.
+        The settings, every field but ``inputs``, ``input_shapes``, ``providers``, ``strategy``, ``cache_dir`` and the
+        metric's set; and what was wrong in the environment or the file: a bad value counts as not given. A metric
+        without a threshold says nothing, and counts as not given too.
     """
     problems = list(_strays(environment))
     given = {name: getattr(keyword, name) for name in FIELDS} if keyword is not None else {}
     chosen = _choose(given, environment, file, problems)
-    return replace(DEFAULTS, **{name: value for name, (value, _) in chosen.items()}), problems
+    settings = replace(DEFAULTS, **{name: value for name, (value, _) in chosen.items()})
+    if settings.metric is not None and settings.metric_threshold is None:
+        problems.append(SettingsError(f"metric={settings.metric!r} needs metric_threshold, the loss that is allowed"))
+        settings = replace(settings, metric=None)
+    return settings, problems
 
 
 def _strays(environment: Mapping[str, str]) -> Iterator[SettingsError]:

@@ -31,6 +31,9 @@ LAYERS: dict[str, tuple[Any, tuple[str, Any], tuple[str, Any]]] = {
     ),
     "inputs": ("k.npz", ("e.npz", "e.npz"), ('"f.npz"', "f.npz")),
     "objective": ("pipeline", ("latency", "latency"), ('"pipeline"', "pipeline")),
+    "metric": ("m:f", ("pkg.m:f.g", "pkg.m:f.g"), ('"entry-point"', "entry-point")),
+    "metric_threshold": (0.5, ("0", 0.0), ("1e-3", 1e-3)),
+    "capture": (True, ("5", 5), ("false", 0)),
     "compiled": ("off", ("auto", "auto"), ('"OFF"', "off")),
     "strict": (True, ("no", False), ("true", True)),
     "log": ("debug", ("OFF", "off"), ('"info"', "info")),
@@ -45,6 +48,9 @@ BAD: dict[str, tuple[Any, str]] = {  # field: a value that is not allowed, and w
     "strategy": (7, "a path"),
     "input_shapes": ("x:a,b", "name:1,3,224,224"),
     "objective": ("beauty", "latency, pipeline"),
+    "metric": ("not a name", "module:function"),
+    "metric_threshold": ("-1", "a number, 0 or more"),
+    "capture": ("1001", "1000 at most"),
     "compiled": ("never", "auto, off"),
     "strict": ("perhaps", "true, false"),
     "log": ("loud", "off, error, warning, info, debug"),
@@ -64,7 +70,9 @@ def test_the_tables_of_this_file_cover_every_field() -> None:
 def test_keyword_wins_over_environment_over_file_over_default(name: str, tmp_path: Path) -> None:
     keyword, (text, from_environment), (toml, from_file) = LAYERS[name]
     file = tmp_path / "settings.toml"
-    file.write_text(f"{name} = {toml}\n")
+    file.write_text(
+        f"{name} = {toml}\n" + ("metric_threshold = 1\n" if name == "metric" else "")
+    )  # one needs the other
     environment = {f"ORT_METAINFER_{name.upper()}": text}
     missing = tmp_path / "missing.toml"
 

@@ -53,8 +53,9 @@ def _figures(trial: Plain) -> Iterator[str]:
         yield _line("speed-up", f"{speedup_text(timing)} over plain onnxruntime")
         yield _line("one run", f"{timing['p50_ms']:.3f} ms, plain {timing['baseline_p50_ms']:.3f} ms (medians)")
     if trial["error"] is not None:
-        floor = trial["noise_floor"]
-        beside = "" if floor is None else f" (onnxruntime's own optimiser off against on: {floor:.1e})"
+        noise = {"optimiser off against on": "noise_floor", "at another number of threads": "thread_noise"}
+        told = [f"{how}: {trial[name]:.1e}" for how, name in noise.items() if trial.get(name) is not None]
+        beside = f" (onnxruntime's own {', '.join(told)})" if told else ""
         yield _line("output error", f"{trial['error']:.1e} relative L2{beside}")
     if trial.get("placement"):
         yield _line("runs on", placement_from_dict(trial["placement"]).describe())

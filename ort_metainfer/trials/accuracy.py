@@ -1,26 +1,40 @@
-"""Comparing outputs with the reference's: relative L2 error with a floor tied to the output's scale, and top-1. Pure.
+"""Comparing outputs with the reference's, output by output, over all inputs. Pure.
 
-Values are what ``InferenceSession.run`` returns: arrays, and for sequences and maps lists and dicts of them.
+Values are what ``InferenceSession.run`` returns: arrays, and for sequences and maps lists and dicts of them. Integers,
+strings and booleans must be equal; NaN and infinities must stand where the reference has them; floats are measured
+(``measures.py``); outputs whose length depends on the data are aligned first, where that is asked (``alignment.py``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from ort_metainfer.trials.alignment import Alignment, align_outputs
+from ort_metainfer.trials.measures import (
+    SCALE_FLOOR,
+    Array,
+    OutputError,
+    Usual,
+    cosine,
+    is_float,
+    looks_like_scores,
+    relative_l2,
+    rows_agreeing,
+    wide,
+    zeroed,
+)
 
 __all__ = ["SCALE_FLOOR", "Comparison", "compare_outputs", "leaves"]
 
-SCALE_FLOOR = 0.1
-"""An output smaller than this share of its usual norm (over all inputs) is judged as if it had that share: a text
-detector that answers 1e-8 on a blank page is not wrong when it answers 2e-8."""
-
 Outputs = Sequence[Any]
 """The outputs of one run, in the order of the names."""
+
+NO_USUAL = Usual(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -32,16 +46,27 @@ class Comparison:
         mismatch: what no tolerance can excuse (a shape, a type, a NaN, an integer that differs); None otherwise.
         top1: worst share, over outputs that look like scores, of rows whose largest element stayed where it was;
             None where no output looks like scores.
+        outputs: output -> all that was measured of it.
+        stray: a NaN or an infinity where the reference has none, or the reverse; None otherwise.
+        lengths: output -> how its length differs and what of it was aligned, where it was.
     """
 
     errors: Mapping[str, float] = field(default_factory=dict)
     mismatch: str | None = None
     top1: float | None = None
+    outputs: Mapping[str, OutputError] = field(default_factory=dict)
+    stray: str | None = None
+    lengths: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
         """The worst of ``errors``; 0 where there are none."""
         return max(self.errors.values(), default=0.0)
+
+    @property
+    def cosine(self) -> float | None:
+        """The worst over the outputs; None where none has a direction."""
+        return min((each.cosine for each in self.outputs.values() if each.cosine is not None), default=None)
 
 
 def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -56,33 +81,28 @@ def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def compare_outputs(names: Sequence[str], reference: Sequence[Outputs], candidate: Sequence[Outputs]) -> Comparison:
+def compare_outputs(
+    names: Sequence[str], reference: Sequence[Outputs], candidate: Sequence[Outputs], align: bool = False
+) -> Comparison:
     """Compare two sessions' outputs over the same inputs.
 
     Args:
         names: output names.
         reference: for each input, the outputs to be kept.
         candidate: for each input, the outputs to be judged.
+        align: whether outputs of different lengths are aligned; otherwise they are a mismatch.
     """
     wanted = [dict(_flat(names, outputs)) for outputs in reference]
-    scales = _scales(wanted)
-    errors: dict[str, float] = {}
-    mismatch: str | None = None
-    agreement: dict[str, list[float]] = {}
+    tally = _Tally(_usual(wanted))
     for feed, (expected, outputs) in enumerate(zip(wanted, candidate, strict=True)):
         got = dict(_flat(names, outputs))
         if list(got) != list(expected):
             strays = sorted(set(got) ^ set(expected))
             return Comparison({}, f"the outputs' structure differs on input {feed}: {', '.join(strays[:3])}", None)
+        alignments = align_outputs(expected, got, tally.usual) if align else {}
         for path, value in expected.items():
-            error, why = _leaf_error(value, got[path], scales.get(path, 0.0))
-            errors[path] = max(errors.get(path, 0.0), error)
-            if why is not None and mismatch is None:
-                mismatch = f"output {path!r} on input {feed}: {why}"
-            if why is None and _looks_like_scores(value):
-                agreement.setdefault(path, []).append(_rows_agreeing(value, got[path]))
-    top1 = min((sum(rows) / len(rows) for rows in agreement.values()), default=None)
-    return Comparison(errors, mismatch, top1)
+            tally.add(feed, path, value, got[path], alignments.get(path))
+    return tally.comparison()
 
 
 def _flat(names: Sequence[str], outputs: Outputs) -> Iterator[tuple[str, Any]]:
@@ -90,80 +110,106 @@ def _flat(names: Sequence[str], outputs: Outputs) -> Iterator[tuple[str, Any]]:
         yield from leaves(value, name)
 
 
-def _scales(wanted: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Output -> root mean square, over the inputs, of its norm (positions that are not finite left out)."""
-    squares: dict[str, list[float]] = {}
+def _usual(wanted: Sequence[Mapping[str, Any]]) -> dict[str, Usual]:
+    values: dict[str, list[Array]] = {}
     for outputs in wanted:
         for path, value in outputs.items():
-            if _is_float(value):
-                plain = _wide(value)
-                squares.setdefault(path, []).append(_norm(np.where(np.isfinite(plain), plain, 0)) ** 2)
-    return {path: math.sqrt(sum(values) / len(values)) for path, values in squares.items()}
+            if value is not None and is_float(value):
+                values.setdefault(path, []).append(wide(value))
+    return {path: Usual.of(arrays) for path, arrays in values.items()}
 
 
-def _leaf_error(reference: Any, candidate: Any, scale: float) -> tuple[float, str | None]:
+class _Tally:
+    """What was found so far, output by output; ``usual`` is what each is usually like."""
+
+    def __init__(self, usual: Mapping[str, Usual]) -> None:
+        self.usual = usual
+        self.mismatch: str | None = None
+        self.stray: str | None = None
+        self.errors: dict[str, OutputError] = {}
+        self.lengths: dict[str, str] = {}
+        self._agreeing: dict[str, list[float]] = {}
+        self._aligned: dict[str, list[tuple[int, int]]] = {}
+
+    def add(self, feed: int, path: str, expected: Any, got: Any, alignment: Alignment | str | None) -> None:
+        """One output on one input."""
+        if isinstance(alignment, Alignment):
+            self._note_lengths(path, expected, got, alignment)
+            expected = np.take(expected, alignment.reference, alignment.axis)
+            got = np.take(got, alignment.candidate, alignment.axis)
+        usual = self.usual.get(path, NO_USUAL)
+        error, why = _leaf_error(expected, got, usual)
+        if why is not None:
+            why = f"output {path!r} on input {feed}: {why}"
+            if isinstance(alignment, str):
+                why += f"; {alignment}"
+            self.mismatch = self.mismatch or why
+            if error.relative_l2 == math.inf and np.shape(expected) == np.shape(got) and is_float(expected):
+                self.stray = self.stray or why
+        elif looks_like_scores(path, expected):
+            self._agreeing.setdefault(path, []).append(rows_agreeing(expected, got))
+        self.errors[path] = _worse(self.errors.get(path), error)
+
+    def _note_lengths(self, path: str, expected: Any, got: Any, alignment: Alignment) -> None:
+        self._aligned.setdefault(path, []).append((len(alignment.reference), alignment.length))
+        if path not in self.lengths:
+            lengths = np.shape(got)[alignment.axis], np.shape(expected)[alignment.axis]
+            self.lengths[path] = (
+                f"{lengths[0]} rows along axis {alignment.axis} instead of {lengths[1]}, {len(alignment.reference)} of"
+                " them with a counterpart"
+            )
+
+    def comparison(self) -> Comparison:
+        """All of it."""
+        top1 = {path: sum(rows) / len(rows) for path, rows in self._agreeing.items()}
+        aligned = {path: sum(n for n, _ in pairs) / sum(m for _, m in pairs) for path, pairs in self._aligned.items()}
+        outputs = {
+            path: replace(error, top1=top1.get(path), aligned=aligned.get(path)) for path, error in self.errors.items()
+        }
+        errors = {path: error.relative_l2 for path, error in outputs.items()}
+        return Comparison(errors, self.mismatch, min(top1.values(), default=None), outputs, self.stray, self.lengths)
+
+
+def _worse(one: OutputError | None, other: OutputError) -> OutputError:
+    """Each measure of the worse of two inputs; one that is not a number is the worst."""
+    if one is None:
+        return other
+
+    def worst(name: str, sign: int) -> float | None:
+        found = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
+        return max(found, key=lambda value: math.inf if math.isnan(value) else sign * value, default=None)
+
+    l2 = worst("relative_l2", 1)
+    assert l2 is not None
+    return OutputError(l2, worst("cosine", -1), worst("worst", 1), worst("span", 1))
+
+
+UNLIKE = OutputError(math.inf)
+
+
+def _leaf_error(reference: Any, candidate: Any, usual: Usual) -> tuple[OutputError, str | None]:
     if reference is None or candidate is None:
-        return (0.0, None) if reference is candidate else (math.inf, "one is absent")
+        return (OutputError(), None) if reference is candidate else (UNLIKE, "one is absent")
     expected, got = np.asarray(reference), np.asarray(candidate)
     if expected.dtype != got.dtype and not (expected.dtype.kind in "OUS" and got.dtype.kind in "OUS"):
-        return math.inf, f"it is {got.dtype} instead of {expected.dtype}"
+        return UNLIKE, f"it is {got.dtype} instead of {expected.dtype}"
     if expected.shape != got.shape:
-        return math.inf, f"its shape is {list(got.shape)} instead of {list(expected.shape)}"
-    if not _is_float(expected):
+        return UNLIKE, f"its shape is {list(got.shape)} instead of {list(expected.shape)}"
+    if not is_float(expected):
         different = int(np.sum(expected != got))
         share = different / max(1, expected.size)
-        return share, f"{different} of {expected.size} elements differ" if different else None
-    return _float_error(_wide(expected), _wide(got), scale)
+        return OutputError(share), f"{different} of {expected.size} elements differ" if different else None
+    return _float_error(wide(expected), wide(got), usual)
 
 
-def _float_error(expected: npt.NDArray[Any], got: npt.NDArray[Any], scale: float) -> tuple[float, str | None]:
+def _float_error(expected: Array, got: Array, usual: Usual) -> tuple[OutputError, str | None]:
     finite = np.isfinite(expected)
     if not np.array_equal(finite, np.isfinite(got)):
         stray = int(np.sum(finite != np.isfinite(got)))
-        return math.inf, f"NaN or infinity where the reference has none, or the reverse ({stray} elements)"
-    odd_expected, odd_got = expected[~finite], got[~finite]
-    if not np.array_equal(odd_expected, odd_got, equal_nan=True):
-        return math.inf, "NaN and infinities are not the reference's"
-    if finite.all():
-        distance, norm = _norm(got - expected), _norm(expected)
-    else:
-        distance, norm = _norm(got[finite] - expected[finite]), _norm(expected[finite])
-    if distance == 0:
-        return 0.0, None
-    floor = float(np.finfo(np.float32).tiny) * math.sqrt(max(1, expected.size))
-    return distance / max(norm, SCALE_FLOOR * scale, floor), None
-
-
-def _is_float(value: Any) -> bool:
-    """Floating point or complex; numpy calls bfloat16 and the float8 types void."""
-    dtype = np.asarray(value).dtype
-    return dtype.kind in "fc" or "float" in dtype.name
-
-
-def _wide(value: Any) -> npt.NDArray[Any]:
-    array = np.asarray(value)
-    if array.dtype.kind == "c":
-        return array.astype(np.complex128)
-    # float64 can hold the square of every float32 without overflow
-    return (array if array.dtype.kind == "f" else array.astype(np.float32)).astype(np.float64)
-
-
-def _norm(values: npt.NDArray[Any]) -> float:
-    return float(np.linalg.norm(values.ravel()))
-
-
-def _looks_like_scores(value: Any) -> bool:
-    """Rows of at least two scores; four dimensions or more are taken for maps of pixels."""
-    shape = np.shape(value)
-    return _is_float(value) and np.asarray(value).dtype.kind != "c" and 2 <= len(shape) <= 3 and shape[-1] >= 2
-
-
-def _rows_agreeing(reference: Any, candidate: Any) -> float:
-    """Share of rows with equal arg max; where the reference itself ties within the error, either answer will do."""
-    expected = np.nan_to_num(_wide(reference)).reshape(-1, np.shape(reference)[-1])
-    got = np.nan_to_num(_wide(candidate)).reshape(expected.shape)
-    if expected.shape[0] == 0:
-        return 1.0
-    error = math.sqrt(float(np.mean((got - expected) ** 2)))
-    picked = expected[np.arange(len(got)), got.argmax(axis=1)]
-    return float(np.mean(expected.max(axis=1) - picked <= error))
+        return UNLIKE, f"NaN or infinity where the reference has none, or the reverse ({stray} elements)"
+    if not np.array_equal(expected[~finite], got[~finite], equal_nan=True):
+        return UNLIKE, "NaN and infinities are not the reference's"
+    expected, got = zeroed(expected), zeroed(got)
+    worst = float(np.abs(got - expected).max(initial=0.0))
+    l2 = relative_l2(expected, got, usual.norm)
+    return OutputError(l2, cosine(expected, got, usual.norm), worst, usual.span), None

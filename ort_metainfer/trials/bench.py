@@ -17,7 +17,7 @@ from ort_metainfer.trials.task import Setup, Thresholds
 from ort_metainfer.trials.timing import Turn, interleave
 from ort_metainfer.trials.turn import Clock, SystemClock, TurnPlan, take_turn
 
-__all__ = ["Bench", "Opened", "Refused", "Speaker", "complaint", "judge_outputs"]
+__all__ = ["Bench", "Opened", "Refused", "Speaker", "complaint", "judge", "judge_outputs"]
 
 CPU = "CPUExecutionProvider"
 
@@ -208,12 +208,32 @@ class Bench:
         return lambda: run(None, feed)
 
 
+def judge(
+    names: Sequence[str],
+    reference: Sequence[Sequence[Any]],
+    outputs: Sequence[Sequence[Any]],
+    thresholds: Thresholds,
+    noise_floor: float | None = None,
+    thread_noise: float | None = None,
+) -> tuple[Gate, accuracy.Comparison]:
+    """The gate ``accurate`` of outputs, by the policy's tolerances or by the user's metric."""
+    # a length that differs is one of the losses that a lossy policy may allow
+    comparison = accuracy.compare_outputs(names, reference, outputs, align=thresholds.top1 is not None)
+    loss: float | str | None = None
+    if thresholds.metric is not None:
+        from ort_metainfer.trials.metric import loss_of
+
+        loss = loss_of(thresholds.metric, names, reference, outputs)
+    return gates.accurate(comparison, thresholds, noise_floor, thread_noise=thread_noise, loss=loss), comparison
+
+
 def judge_outputs(
     bench: Bench,
     opened: Opened,
     reference: Sequence[Sequence[Any]],
     thresholds: Thresholds,
     noise_floor: float | None,
+    thread_noise: float | None = None,
 ) -> tuple[list[Gate], accuracy.Comparison | None]:
     """The gates ``compiles`` and ``accurate`` of a session that was created."""
     try:
@@ -221,8 +241,6 @@ def judge_outputs(
     except Refused as error:
         return [gates.compiles(None, 0, f"created, but does not run: {error}")], None
     names = [output.name for output in opened.session.get_outputs()]
-    comparison = accuracy.compare_outputs(names, reference, outputs)
+    accurate, comparison = judge(names, reference, outputs, thresholds, noise_floor, thread_noise)
     compiled = gates.compiles(opened.creation_ms, len(bench.feeds), placement=opened.placement)
-    if not compiled.passed:
-        return [compiled], comparison
-    return [compiled, gates.accurate(comparison, thresholds, noise_floor)], comparison
+    return [compiled] if not compiled.passed else [compiled, accurate], comparison

@@ -14,6 +14,7 @@ is announced before it is taken, so that the parent knows what a child was doing
     {"event": "restart", "reasons": [...]}                  the change stays: what follows is another series
     {"event": "warmed", "session": ..., "runs": ..., "seconds": ..., "is_settled": true | false | null}
     {"event": "cooled", "seconds": ...}                     a pause because of heat
+    {"event": "refuted", "gate": {...}}                     a duel's outputs are not the baseline's: it ends
     {"event": "state", "before": ..., "after": ...}         what else the machine does, at each look
     {"event": "done", ...}
     {"event": "failed", "error": "InputsError", "message": ...}

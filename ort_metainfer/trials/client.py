@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from ort_metainfer import errors
-from ort_metainfer.decision import Proposal, Trial
+from ort_metainfer.decision import Gate, Proposal, Trial
 from ort_metainfer.errors import MetainferError, TrialCrashed, TrialError, TrialTimeout
 from ort_metainfer.problem import Device, Graph
 from ort_metainfer.trials import duel as duelling
@@ -246,6 +246,7 @@ class ChildTrialHost:
         request = self._request("duel", setup, thresholds) | {"strategy": trial.strategy.as_dict()}
         course = Course()
         child: Child | None = None
+        refuted: Gate | None = None
         # each contest's own timing is what its figures rest on: the race's becomes "before"
         trial = replace(trial, before=trial.after or trial.before, after=None)
         try:
@@ -254,11 +255,17 @@ class ChildTrialHost:
                 course.note(message)
                 if message["event"] in ("state", "done"):
                     trial = replace(trial, after=states_of(message)[1])
+                elif message["event"] == "refuted":
+                    refuted = Gate(**message["gate"])
         except MetainferError as error:
             if not (isinstance(error, TrialTimeout) and time.monotonic() >= deadline):
                 return replace(trial, failure=f"in the confirming duel, {error}")
         finally:
             self._end(child)
+        if refuted is not None:
+            kept = tuple(gate for gate in trial.gates if gate.name != "accurate")
+            failure = f"in the confirming duel, {refuted.detail}"
+            return replace(trial, gates=(*kept, refuted), failure=failure)
         timing, gate = duelling.judge(trial.timing, course, thresholds)
         flags = course.flags(thresholds.steady_only, (*duelling.CANDIDATE, *duelling.BASELINE))
         told = (*trial.flags, *(f"duel: {flag}" for flag in flags))

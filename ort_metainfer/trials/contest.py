@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from ort_metainfer.decision import Gate
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import gates, memory
 from ort_metainfer.trials.accuracy import compare_outputs
-from ort_metainfer.trials.bench import CPU, Bench, Opened, Refused, judge_outputs
+from ort_metainfer.trials.bench import CPU, Bench, Opened, Refused, judge, judge_outputs
 from ort_metainfer.trials.duel import ALONE, BASELINE, CANDIDATE, look_at
 from ort_metainfer.trials.steady import SteadyRounds
 from ort_metainfer.trials.task import Thresholds
@@ -24,7 +26,7 @@ RACE_SHARE = 0.7
 """Share of the time in which all candidates must get their first rounds; the rest is for deciding between them."""
 
 NOISE_SHARE = 0.1
-"""Share of the time that measuring the noise floor may take."""
+"""Share of the time that measuring the noise floor may take, and half as much the second witness of it."""
 
 MEMORY_RESERVE = 0.15
 """Share of the machine's memory that must stay free, or no further session is created."""
@@ -54,6 +56,7 @@ class Race:
         self.bench, self.candidates, self.thresholds, self.with_noise = bench, candidates, thresholds, with_noise
         self.is_pipeline = bench.setup.objective == "pipeline"
         self.noise_floor: float | None = None
+        self.thread_noise: float | None = None
         self.latency_ms = self.baseline_creation_ms = 0.0
         self.creations_ms: list[float] = []
         self.running: list[str] = []
@@ -92,22 +95,33 @@ class Race:
             reference = bench.outputs(baseline)
         else:
             reference = bench.outputs(bench.open("reference", Strategy(), keep=False, cpu_only=True))
-        self._measure_noise(baseline, reference)
+        if self.with_noise:
+            self.noise_floor = self._noise(baseline, reference, UNOPTIMISED, NOISE_SHARE)
+            self.thread_noise = self._noise(baseline, reference, self._other_threads(), NOISE_SHARE / 2)
         return reference
 
-    def _measure_noise(self, baseline: Opened, reference: list[Sequence[Any]]) -> None:
-        """The reference against itself without graph optimisation, on as many feeds as the time allows."""
-        allowed_ms = NOISE_SHARE * self.bench.left_s() * 1000 - baseline.creation_ms
+    def _noise(
+        self, baseline: Opened, reference: list[Sequence[Any]], strategy: Strategy, share: float
+    ) -> float | None:
+        """The reference against itself under ``strategy``, on as many feeds as that share of the time allows."""
+        allowed_ms = share * self.bench.left_s() * 1000 - baseline.creation_ms
         feeds = min(len(reference), int(allowed_ms / max(self.latency_ms, 1e-3)))
-        if feeds < 1 or not self.with_noise:
-            return
+        if feeds < 1:
+            return None
         try:
-            plain = self.bench.open("noise", UNOPTIMISED, keep=False, cpu_only=True)
+            plain = self.bench.open("noise", strategy, keep=False, cpu_only=True)
             self.bench.announce("checking", "noise")
             outputs = [plain.run(feed) for feed in self.bench.feeds[:feeds]]
         except Refused:  # some models do not load unoptimised: then there is no noise floor
-            return
-        self.noise_floor = compare_outputs(_names(plain), reference[:feeds], outputs).error
+            return None
+        return compare_outputs(_names(plain), reference[:feeds], outputs).error
+
+    def _other_threads(self) -> Strategy:
+        """Another number of threads than the reference's: sums are then taken in another order."""
+        asked = int(self.bench.setup.baseline.properties.get("intra_op_num_threads", 0))
+        # on two processors or fewer onnxruntime may run one thread by itself: it counts physical cores
+        is_one = asked == 1 or (not asked and (os.cpu_count() or 1) <= 2)
+        return Strategy(session_options={"intra_op_num_threads": 3 if is_one else 1})
 
     def _admit_all(self, reference: list[Sequence[Any]], baseline: Opened) -> None:
         for position, (index, strategy) in enumerate(self.candidates):
@@ -143,7 +157,9 @@ class Race:
             self._say_trial(index, gates=[gates.compiles(None, 0, str(error))])
             return
         self.creations_ms.append(opened.creation_ms)
-        verdicts, comparison = judge_outputs(bench, opened, reference, self.thresholds, self.noise_floor)
+        verdicts, comparison = judge_outputs(
+            bench, opened, reference, self.thresholds, self.noise_floor, self.thread_noise
+        )
         self._say_trial(
             index,
             gates=verdicts,
@@ -163,7 +179,8 @@ class Race:
 
     def _say_trial(self, index: int, gates: Sequence[Any], **fields: Any) -> None:
         plain = [asdict(gate) for gate in gates]
-        fields |= {"baseline_creation_ms": self.baseline_creation_ms, "noise_floor": self.noise_floor}
+        fields |= {"baseline_creation_ms": self.baseline_creation_ms}
+        fields |= {"noise_floor": self.noise_floor, "thread_noise": self.thread_noise}
         self.bench.speaker.say("trial", candidate=index, trial={"gates": plain, **fields})
 
     def _time(self, steady: SteadyRounds) -> None:
@@ -219,8 +236,23 @@ def _say_warmed(bench: Bench, name: str, warm: WarmUp) -> None:
     bench.speaker.say("warmed", session=name, runs=warm.runs, seconds=warm.seconds, is_settled=warm.is_settled)
 
 
+def _refuted(candidate: Opened, baseline: Opened, thresholds: Thresholds) -> Gate | None:
+    """The failed gate where first outputs are not the baseline's; None where they are.
+
+    A user's metric may need more than one input: then only a NaN or infinity speaks against the candidate here.
+    """
+    if candidate.first is None or baseline.first is None:
+        return None
+    gate, comparison = judge(_names(baseline), [baseline.first], [candidate.first], replace(thresholds, metric=None))
+    if thresholds.metric is not None and comparison.stray is None:
+        return None
+    return None if gate.passed else gate
+
+
 def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[str, Any]:
     """The candidate first, then the baseline twice, then the candidate again; rounds until it is decided.
+
+    Outputs on the first feed are held against the baseline's first: what the race saw must hold in this process too.
 
     Returns:
         The fields of the last event.
@@ -232,7 +264,11 @@ def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[
     candidate = bench.open_measured("candidate", strategy)
     baseline = bench.open_measured("baseline", Strategy())
     latency_ms, _ = warm_baseline(bench, baseline)
-    candidate.first = baseline.first = None  # the race has judged them
+    refuted = _refuted(candidate, baseline, thresholds)
+    if refuted is not None:
+        bench.speaker.say("refuted", gate=asdict(refuted))
+        return {}
+    candidate.first = baseline.first = None
     bench.plan = TurnPlan.of(latency_ms)
     bench.open("baseline_again", Strategy())
     rounds_s = MIN_ROUNDS * (4 + len(ALONE) * is_pipeline) * bench.plan.seconds(latency_ms, is_pipeline)

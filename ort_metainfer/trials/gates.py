@@ -14,6 +14,9 @@ __all__ = ["RANDOM", "accurate", "bar", "compiles", "is_settled", "pays"]
 
 RANDOM = "outputs differ from run to run"
 
+MAX_TOLD = 8
+"""Outputs whose figures are told one by one: what is told must not grow with the model."""
+
 RANDOM_ERROR = 1e-3
 """Two runs of the same session on the same input that differ by more than this are random, not rounded differently."""
 
@@ -40,41 +43,110 @@ def compiles(
 
 
 def accurate(
-    comparison: Comparison, thresholds: Thresholds, noise_floor: float | None = None, is_random: bool = False
+    comparison: Comparison,
+    thresholds: Thresholds,
+    noise_floor: float | None = None,
+    is_random: bool = False,
+    thread_noise: float | None = None,
+    loss: float | str | None = None,
 ) -> Gate:
-    """The outputs are the reference's, within the policy's tolerance."""
+    """The outputs are the reference's, within the policy's tolerance, or within that of a user's metric.
+
+    Args:
+        comparison: of the outputs with those of the original model on the CPU provider.
+        thresholds: the policy's.
+        noise_floor: relative L2 of the reference to itself with the optimiser off; None where not measured.
+        is_random: whether outputs differ from run to run.
+        thread_noise: the same as ``noise_floor`` for another number of threads.
+        loss: what the user's metric gave, or why it gave nothing; None where there is none. It replaces every
+            tolerance, but a NaN or infinity where the reference has none never passes.
+    """
     if is_random:
         return Gate("accurate", False, f"{RANDOM}, so nothing can be verified")
-    figures = _accuracy_figures(comparison, noise_floor)
+    noise = {"noise_floor": noise_floor, "thread_noise": thread_noise}
+    figures = _accuracy_figures(comparison, noise)
+    if loss is not None:
+        return _within_metric(comparison, thresholds, figures, loss)
     blame = _accuracy_blame(comparison, thresholds)
     if blame is None:
-        detail = f"relative L2 error {comparison.error:.1e}, at most {thresholds.max_error:.0e} allowed"
-        return Gate("accurate", True, detail, figures)
-    if noise_floor is not None and noise_floor > thresholds.max_error:
-        blame += (
-            f"; plain onnxruntime with its optimiser off differs by {noise_floor:.1e} on the same inputs, so these"
-            " inputs cannot tell: give real ones (inputs=)"
-        )
-    return Gate("accurate", False, blame, figures)
+        return Gate("accurate", True, _accuracy_praise(comparison, thresholds), figures)
+    return Gate("accurate", False, blame + _noise_excuse(noise, thresholds), figures)
 
 
-def _accuracy_figures(comparison: Comparison, noise_floor: float | None) -> dict[str, float]:
-    figures = {"error": comparison.error, "top1": comparison.top1, "noise_floor": noise_floor}
-    return {name: value for name, value in figures.items() if value is not None}
+def _accuracy_figures(comparison: Comparison, noise: Mapping[str, float | None]) -> dict[str, float]:
+    """The worst over all outputs, and of the ``MAX_TOLD`` worst outputs all measures (``logits.cosine``)."""
+    whole = {"error": comparison.error, "top1": comparison.top1, "cosine": comparison.cosine, **noise}
+    figures = {name: value for name, value in whole.items() if value is not None and math.isfinite(value)}
+    worst = sorted(comparison.outputs, key=lambda name: comparison.outputs[name].relative_l2, reverse=True)
+    for name in worst[:MAX_TOLD]:
+        figures |= {f"{name}.{measure}": value for measure, value in comparison.outputs[name].figures().items()}
+    return figures
+
+
+def _told(comparison: Comparison, name: str) -> str:
+    """``output 'logits': relative L2 3.1e-02, cosine 0.9991, worst element 0.12 of range 6.3``."""
+    known = comparison.outputs.get(name)
+    words = known.describe() if known else f"relative L2 {comparison.errors.get(name, 0.0):.1e}"
+    return f"output {name!r}: {words}"
+
+
+def _worst(errors: Mapping[str, float]) -> str:
+    return max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default="")
+
+
+def _accuracy_praise(comparison: Comparison, thresholds: Thresholds) -> str:
+    if not comparison.errors:
+        return "no output to compare"
+    words = [f"{_told(comparison, _worst(comparison.errors))}; at most {thresholds.max_error:.0e} is allowed"]
+    if thresholds.top1 is not None and comparison.top1 is not None:
+        words.append(f"the top answer is kept in {comparison.top1:.1%} of rows")
+    words += [f"output {name!r} has {text}" for name, text in list(comparison.lengths.items())[:MAX_TOLD]]
+    return "; ".join(words)
 
 
 def _accuracy_blame(comparison: Comparison, thresholds: Thresholds) -> str | None:
     if comparison.mismatch is not None:
         return comparison.mismatch
-    worst = max(comparison.errors, key=lambda name: comparison.errors[name], default="")
     if not comparison.error <= thresholds.max_error:
-        return (
-            f"output {worst!r} differs by {comparison.error:.1e} (relative L2), at most {thresholds.max_error:.0e}"
-            " is allowed"
-        )
+        worst = _told(comparison, _worst(comparison.errors))
+        return f"{worst}; a relative L2 of at most {thresholds.max_error:.0e} is allowed"
+    for name, error in comparison.outputs.items():
+        wanted = thresholds.min_cosine
+        if wanted is not None and error.cosine is not None and not error.cosine >= wanted:
+            return f"{_told(comparison, name)}; a cosine of at least {wanted:g} is asked"
+        if error.aligned is not None and not error.aligned >= (thresholds.top1 or 1.0):
+            return f"output {name!r} has {comparison.lengths[name]}; at least {thresholds.top1 or 1.0:.0%} is asked"
     if thresholds.top1 is not None and comparison.top1 is not None and comparison.top1 < thresholds.top1:
         return f"the top answer is kept in {comparison.top1:.1%} of rows, at least {thresholds.top1:.0%} is asked"
     return None
+
+
+def _noise_excuse(noise: Mapping[str, float | None], thresholds: Thresholds) -> str:
+    """What to do where plain onnxruntime itself is as far from the reference."""
+    ways = {"noise_floor": "with its optimiser off", "thread_noise": "with another number of threads"}
+    for name, how in ways.items():
+        differs = noise[name]
+        if differs is not None and differs > thresholds.max_error:
+            return (
+                f"; plain onnxruntime {how} differs by {differs:.1e} on the same inputs, so these inputs cannot tell:"
+                " give real ones (inputs=)"
+            )
+    return ""
+
+
+def _within_metric(
+    comparison: Comparison, thresholds: Thresholds, figures: dict[str, float], loss: float | str
+) -> Gate:
+    name = f"metric {thresholds.metric!r}"
+    if comparison.stray is not None:
+        return Gate("accurate", False, comparison.stray, figures)
+    if isinstance(loss, str):
+        return Gate("accurate", False, f"{name}: {loss}", figures)
+    passed = loss <= thresholds.metric_threshold
+    verdict = f"at most {thresholds.metric_threshold:g} is {'allowed' if passed else 'asked'}"
+    known = figures | ({"loss": loss} if math.isfinite(loss) else {})
+    told = f" ({_told(comparison, _worst(comparison.errors))})" if comparison.errors else ""
+    return Gate("accurate", passed, f"{name} gives a loss of {loss:.4g}, {verdict}{told}", known)
 
 
 def bar(timing: Timing, thresholds: Thresholds) -> float:

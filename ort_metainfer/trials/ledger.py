@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,15 @@ __all__ = ["Ledger", "states_of"]
 
 NO_TIME = "no time left for it; a larger budget_s, or prewarming with one, allows more"
 
-TRIAL_FIELDS = ("creation_ms", "baseline_creation_ms", "peak_memory_mb", "error", "errors", "noise_floor")
+TRIAL_FIELDS = (
+    "creation_ms",
+    "baseline_creation_ms",
+    "peak_memory_mb",
+    "error",
+    "errors",
+    "noise_floor",
+    "thread_noise",
+)
 
 
 def states_of(message: dict[str, Any]) -> tuple[HardwareState | None, HardwareState | None]:
@@ -67,7 +76,9 @@ class Ledger:
         if event == "trial":
             index = message["candidate"]
             plain = message["trial"]
-            known = {name: plain[name] for name in TRIAL_FIELDS if plain.get(name) is not None}
+            known = {name: plain[name] for name in TRIAL_FIELDS if _is_told(plain.get(name))}
+            if "errors" in known:  # JSON has no infinity, which the cache keeps a decision as
+                known["errors"] = {name: error for name, error in known["errors"].items() if _is_told(error)}
             gates = tuple(Gate(**gate) for gate in plain["gates"])
             if plain.get("placement"):
                 known["placement"] = placement_from_dict(plain["placement"])
@@ -115,6 +126,10 @@ class Ledger:
             if timing is not None and timing.rounds >= _rounds_of(trial.timing):
                 flags = self._course.flags(sessions=(name, f"{name}_twin", *BASELINE))
                 self._trials[index] = replace(trial, timing=timing, flags=tuple(f"race: {flag}" for flag in flags))
+
+
+def _is_told(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def _rounds_of(timing: Timing | None) -> int:
