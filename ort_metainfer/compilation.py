@@ -11,13 +11,11 @@ from typing import Any
 from ort_metainfer.compiled import (
     MAX_TOTAL_BYTES,
     Compiled,
-    CompiledKey,
     compiled_for,
-    compiled_key,
-    form_of,
     keep,
     part_folder,
 )
+from ort_metainfer.compiled_key import CompiledKey, compiled_key, form_of
 from ort_metainfer.decision import Decision, Placement
 from ort_metainfer.errors import MetainferError, ProviderError
 from ort_metainfer.problem import Graph

@@ -19,22 +19,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ort_metainfer.hardware.devices import CPU_PROVIDER, device_string
-from ort_metainfer.spec import NEUTRAL_PROPERTIES, SessionSpec
-from ort_metainfer.strategy import Strategy
+from ort_metainfer.compiled_key import CompiledKey, canonical
 
 __all__ = [
     "MAX_TOTAL_BYTES",
     "MODEL_FILE",
     "Compiled",
-    "CompiledKey",
     "compiled_for",
-    "compiled_key",
     "digest_folder",
     "discard",
-    "form_of",
     "keep",
-    "loading_strategy",
     "part_folder",
     "prune",
     "remove_all",
@@ -50,34 +44,6 @@ RECORD_FILE = "compiled.json"
 
 MAX_TOTAL_BYTES = 4 << 30
 """What all compiled models of a cache may take together; those unused longest go first."""
-
-OPTIMISED, EP_CONTEXT = "optimised model", "EPContext"
-"""Forms that are kept here (see ``providers.capabilities.CompiledModel``)."""
-
-
-@dataclass(frozen=True)
-class CompiledKey:
-    """What a compiled model is for; whatever differs makes it another one.
-
-    Attributes:
-        model: hash of the caller's model.
-        device: the machine's devices, as in the cache key.
-        session: what the caller set, as JSON.
-        strategy: what is laid over it, as JSON: fixed shapes, rewrites and provider options are part of it.
-        versions: onnxruntime with its build, the provider's package, the device's driver.
-    """
-
-    model: str
-    device: str
-    session: str
-    strategy: str
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def folder_name(self) -> str:
-        """12 hex digits of the model's hash, 16 of the whole key's."""
-        digest = hashlib.sha256(_canonical(asdict(self))).hexdigest()[:16]
-        return f"{self.model.removeprefix('sha256:')[:12]}-{digest}"
 
 
 @dataclass(frozen=True)
@@ -109,53 +75,6 @@ class Compiled:
     def model_file(self) -> Path:
         """The file to give onnxruntime."""
         return self.folder / MODEL_FILE
-
-
-def form_of(spec: SessionSpec, strategy: Strategy) -> str | None:
-    """In which form a session of this kind is kept compiled; None where it is not.
-
-    The optimised model is the CPU provider's, and may only be used where no other provider looks at the graph.
-    """
-    if strategy.provider in (None, CPU_PROVIDER):
-        others = [name for name, _ in spec.providers if name != CPU_PROVIDER] if strategy.provider is None else []
-        return None if others else OPTIMISED
-    from ort_metainfer.errors import ProviderError
-    from ort_metainfer.providers import get_provider
-
-    try:
-        form = get_provider(strategy.provider).capabilities.compiled.form
-    except ProviderError:
-        return None
-    return form if form == EP_CONTEXT else None
-
-
-def compiled_key(model_hash: str, spec: SessionSpec, strategy: Strategy) -> CompiledKey:
-    """The key of what this process would compile.
-
-    Raises:
-        ProviderError: the strategy's provider has no adapter here.
-    """
-    from ort_metainfer.providers import get_provider
-    from ort_metainfer.strategy_cache.manifest import current_manifest
-
-    told: dict[str, str] = {}
-    if strategy.provider is not None:
-        provider = get_provider(strategy.provider)
-        told, driver = dict(provider.versions()), provider.driver_version()
-        told |= {} if driver is None else {f"{strategy.provider} driver": driver}
-    versions = dict(current_manifest(strategy.provider, told).versions)
-    versions.pop("ort_metainfer")  # of no influence; FORMAT says how we keep things
-    properties = {name: value for name, value in spec.properties.items() if name not in NEUTRAL_PROPERTIES}
-    session = _canonical(spec._replace(properties=properties).as_dict()).decode()
-    return CompiledKey(model_hash, device_string(), session, _canonical(strategy.as_dict()).decode(), versions)
-
-
-def loading_strategy(strategy: Strategy, form: str) -> Strategy:
-    """The strategy to open the compiled model with: what is in it already is not done again."""
-    if form != OPTIMISED:
-        return replace(strategy, transforms=())
-    options = {**strategy.session_options, "graph_optimization_level": "disable"}
-    return replace(strategy, transforms=(), session_options=options)
 
 
 def compiled_for(directory: Path, key: CompiledKey) -> Compiled | str:
@@ -237,7 +156,7 @@ def keep(directory: Path, part: Path, compiled: Compiled) -> Compiled:
     compiled = replace(compiled, folder=final, size_bytes=size, made_at=now)
     rest = {name: value for name, value in asdict(compiled).items() if name != "folder"}
     record = {"format": FORMAT, "files": files, **rest}
-    text = _canonical({"seal": hashlib.sha256(_canonical(record)).hexdigest(), **record})
+    text = canonical({"seal": hashlib.sha256(canonical(record)).hexdigest(), **record})
     with open(part / RECORD_FILE, "wb") as file:
         file.write(text)
     for path in part.iterdir():
@@ -348,7 +267,7 @@ def _read_record(folder: Path) -> Compiled:
     """
     record = json.loads((folder / RECORD_FILE).read_bytes())
     seal = record.pop("seal")
-    if seal != hashlib.sha256(_canonical(record)).hexdigest() or record.pop("format") != FORMAT:
+    if seal != hashlib.sha256(canonical(record)).hexdigest() or record.pop("format") != FORMAT:
         raise ValueError(f"{RECORD_FILE} is not as it was written")
     for name, facts in record.pop("files").items():
         try:
@@ -374,7 +293,3 @@ def _settle(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _canonical(plain: Any) -> bytes:
-    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()

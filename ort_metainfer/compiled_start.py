@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ort_metainfer.compiled import Compiled, compiled_for, compiled_key, discard, unsupported
+from ort_metainfer.compiled import Compiled, compiled_for, discard, unsupported
+from ort_metainfer.compiled_key import OPTIMISED, compiled_key
 from ort_metainfer.places import cache_directory, cache_place
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _standing_in(session: Any, model_file: Path) -> Iterator[None]:
 
 def _shown_options(plan: Any, applied: Any) -> Any:
     """The session's options as they would be: an optimised model is loaded with the optimiser off."""
-    if plan.compiled.form != "optimised model":
+    if plan.compiled.form != OPTIMISED:
         return applied
     from ort_metainfer import options
 

@@ -13,7 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ort_metainfer.compiled import EP_CONTEXT, MODEL_FILE, OPTIMISED, digest_folder, loading_strategy
+from ort_metainfer.compiled import MODEL_FILE, digest_folder
+from ort_metainfer.compiled_key import EP_CONTEXT, OPTIMISED, loading_strategy
 from ort_metainfer.decision import Gate
 from ort_metainfer.errors import MetainferError
 from ort_metainfer.problem import SessionSpec

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ort_metainfer.compilation import Errand, Outcome, compile_model, in_a_child, worth_trying
-from ort_metainfer.compiled import Compiled, CompiledKey, compiled_key, strategy_file
+from ort_metainfer.compiled import Compiled, strategy_file
+from ort_metainfer.compiled_key import CompiledKey, compiled_key
 from ort_metainfer.decision import Gate, Placement
 from ort_metainfer.errors import CacheError, InputsError, ModelError
 from ort_metainfer.problem import Graph, SessionSpec

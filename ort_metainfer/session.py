@@ -164,7 +164,7 @@ def _planned(spec: Any, strategy: Any, compiled: Compiled | None, providers: Any
     """What to give onnxruntime for a strategy."""
     planned, applied = _options.options_of(spec), strategy
     if compiled is not None:
-        from ort_metainfer.compiled import loading_strategy
+        from ort_metainfer.compiled_key import loading_strategy
 
         applied = loading_strategy(strategy, compiled.form)
     chosen = _options.apply(planned, applied)

@@ -22,7 +22,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
 from ort_metainfer import compilation, compiled, compiling
 from ort_metainfer.compilation import Outcome, compile_model, pays, worth_trying
-from ort_metainfer.compiled import Compiled, CompiledKey, compiled_for, compiled_key, form_of
+from ort_metainfer.compiled import Compiled, compiled_for
+from ort_metainfer.compiled_key import CompiledKey, compiled_key, form_of
 from ort_metainfer.errors import TrialCrashed, TrialTimeout
 from ort_metainfer.model.inputs import save_feeds
 from ort_metainfer.problem import SessionSpec, TensorSpec

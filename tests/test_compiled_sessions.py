@@ -16,6 +16,7 @@ import pytest
 
 import ort_metainfer
 from ort_metainfer import compilation, compiled, session
+from ort_metainfer.compiled_key import CompiledKey
 from ort_metainfer.decision import Decision
 from ort_metainfer.model.graph import describe
 from ort_metainfer.model.inputs import save_feeds
@@ -300,7 +301,7 @@ def test_a_mistake_of_the_caller_is_still_onnxruntimes_to_tell(model: Path, crea
         made.run(None, {"x": np.ones((1, 4, 8, 8), np.float32)})
 
 
-def read_key(folder: Path) -> compiled.CompiledKey:
+def read_key(folder: Path) -> CompiledKey:
     return compiled._read_record(folder).key
 
 
