@@ -87,7 +87,7 @@ class Region:
 
 
 def regions(graph: Any, order: tuple[int, ...], opset: int) -> Iterator[Region]:
-    """Each connected part of ``graph`` with a transpose by ``order`` or its inverse; changing one may spoil the next."""
+    """Each connected part of ``graph`` with a transpose by ``order`` or its inverse; changes of one reach the next."""
     pair = (order, inverse(order))
     transposes = [node for node in graph if order_of(node) in pair and constant_size(node.inputs[0]) is None]
     taken: set[int] = set()
