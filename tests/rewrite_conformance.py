@@ -26,7 +26,7 @@ from ort_metainfer.rewrites.rewriting import blocker
 from ort_metainfer.strategy import Transform
 from tests.odd_models import OddModel, odd_models
 from tests.random_graphs import build, random_plan
-from tests.rewrite_run import apply, apply_to_bytes, broken_surface, difference, outputs
+from tests.rewrite_run import apply, apply_to_bytes, broken_surface, difference, fitting_feeds, outputs
 
 __all__ = ["check_rewrite", "faults_of"]
 
@@ -198,9 +198,10 @@ def outcome_faults(outcome: Any) -> list[str]:
 
 
 def _result_faults(rewrite: Rewrite, odd: OddModel, after: Path) -> list[str]:
-    expected = odd_outputs(odd)
+    places = fitting_feeds(rewrite, odd.feeds)
+    expected = [odd_outputs(odd)[place] for place in places]
     try:
-        got = outputs(after, odd.feeds)
+        got = outputs(after, [odd.feeds[place] for place in places])
     except Exception as error:  # noqa: BLE001 (onnxruntime's many classes)
         return [f"the result does not run: {error}"]
     promise = rewrite.promise

@@ -95,6 +95,14 @@ def session(model: bytes | Path, level: str = "off") -> onnxruntime.InferenceSes
     return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
 
 
+def fitting_feeds(rewrite: Rewrite, feeds: Sequence[Feeds]) -> list[int]:
+    """Places of the feeds that the result must take: where shapes are fixed, those of the first one's shapes."""
+    if "shapes" not in rewrite.needs:
+        return list(range(len(feeds)))
+    shapes = [{name: getattr(value, "shape", None) for name, value in feed.items()} for feed in feeds]
+    return [place for place, found in enumerate(shapes) if found == shapes[0]]
+
+
 def outputs(model: bytes | Path, feeds: Sequence[Feeds], level: str = "off") -> list[list[Any]]:
     """Every output for every feed."""
     made = session(model, level)

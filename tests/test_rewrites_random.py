@@ -16,7 +16,7 @@ from ort_metainfer.rewrites.base import Context, Rewrite
 from ort_metainfer.rewrites.registry import all_rewrites
 from ort_metainfer.rewrites.rewriting import rewrite_model
 from tests.random_graphs import BLOCKS, Plan, build, plans, random_plan
-from tests.rewrite_run import outputs
+from tests.rewrite_run import fitting_feeds, outputs
 from tests.rewrite_trials import LOOSE_BOUND, LOOSE_BOUNDS, Record, Subject, campaign, report, trial, unexplained
 
 QUICK, MANY = 60, 2000
@@ -131,12 +131,13 @@ def chain_fault(subject: Subject, seed: int, folder: Path) -> str | None:
     transforms = [rewrite.transform() for rewrite in chosen]
     try:
         made = rewrite_model(file, transforms, context, folder / "out" / "model.onnx")
-        got = outputs(made.file, subject.graph.feeds)
+        places = sorted(set.intersection(*(set(fitting_feeds(rewrite, subject.graph.feeds)) for rewrite in chosen)))
+        got = outputs(made.file, [subject.graph.feeds[place] for place in places])
     except RewriteError as error:
         return None if "nothing to rewrite" in str(error) else f"{names}: {error}"
     except Exception as error:  # noqa: BLE001 (onnxruntime's many classes)
         return f"{names}: {error}"
-    off = unexplained(subject, got, "float32-equivalent", "off")
+    off = unexplained(subject, got, "float32-equivalent", "off", places)
     return f"{names}: {off}" if off else None
 
 
