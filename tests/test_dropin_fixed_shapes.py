@@ -172,3 +172,47 @@ def test_a_guard_that_cannot_be_set_up_costs_the_strategy_only(path: str, monkey
     session = Ours(path)
     assert plain(session.run(None, OTHER)) == expected(path, OTHER)
     assert session.strategy.is_default
+
+
+# shapes fixed by a rewrite, input by input
+
+
+@pytest.fixture
+def nameless(tmp_path: Path) -> tuple[Any, str]:
+    """A guarded session whose height and width, of one name in the model, were fixed; and the model's file."""
+    from ort_metainfer.decision import Decision
+    from ort_metainfer.model.graph import describe
+    from ort_metainfer.options import open_session
+    from ort_metainfer.problem import SessionSpec
+    from ort_metainfer.rewrites.shapes import FixedShapes
+    from ort_metainfer.strategy import Strategy
+    from tests.rewrite_models import model_of, noise
+    from tests.rewrite_run import apply_to_bytes
+
+    text = "g (float[?,3,?,?] x) => (float[?,4,?,?] y) { c = Conv <pads = [1,1,1,1]> (x, w)  y = Relu (c) }"
+    model = saved(model_of(text, w=noise(4, 3, 3, 3)), tmp_path / "nameless.onnx")
+    rewrite = FixedShapes()
+    fixed, _ = apply_to_bytes(rewrite, Path(model).read_bytes(), parameters={"shapes": {"x": "1,3,6,8"}})
+    session = open_session(fixed, SessionSpec(), Strategy())
+    strategy = Strategy(transforms=(rewrite.transform(shapes={"x": "1,3,6,8"}),))
+    decision = Decision(strategy, "rules", "a test", graph=describe(model))
+    static_shapes.guard(session, model, SessionSpec(), decision)
+    return session, model
+
+
+def test_dimensions_without_names_are_guarded_too(nameless: tuple[Any, str]):
+    session, model = nameless
+    reference = Base(model)
+    assert session._metainfer_fixed.get_inputs()[0].shape == [1, 3, 6, 8]
+    for shape in ((1, 3, 6, 8), (1, 3, 8, 6), (2, 3, 6, 8), (1, 3, 6, 8)):
+        feeds = {"x": values(*shape)}
+        np.testing.assert_allclose(session.run(None, feeds)[0], reference.run(None, feeds)[0], rtol=1e-5, atol=1e-6)
+    assert [value.shape for value in session.get_inputs()] == [[None, 3, None, None]]
+
+
+def test_a_mistake_is_still_one_without_names(nameless: tuple[Any, str]):
+    session, model = nameless
+    for feeds in ({}, {"x": values(1, 2, 6, 8)}, {"x": values(3, 6, 8)}):
+        assert attempt(lambda feeds=feeds: session.run(None, feeds)) == attempt(
+            lambda feeds=feeds: Base(model).run(None, feeds)
+        )
