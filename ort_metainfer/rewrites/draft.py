@@ -63,6 +63,10 @@ class Draft:
         """Go on with the model in ``file``, which a tool that works on files has made."""
         self._file, self._ir = Path(file), None
 
+    def go_on_with(self, model: Any) -> None:
+        """Go on with another onnx_ir model, made of this one."""
+        self._file, self._ir = None, model
+
     def save(self, target: Path) -> list[Path]:
         """Write the model to ``target``, all weights included; returns the files written, the model's first.
 

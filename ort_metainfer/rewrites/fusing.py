@@ -11,6 +11,7 @@ from ort_metainfer.rewrites.base import Context, Outcome, Promise, Site
 from ort_metainfer.rewrites.building import Builder, Names, drop
 from ort_metainfer.rewrites.building import replace as put_in_place
 from ort_metainfer.rewrites.draft import Draft
+from ort_metainfer.rewrites.known_shapes import learn_sizes
 from ort_metainfer.rewrites.node_rewrite import MOST_SITES, NodeRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import leak
 
@@ -31,12 +32,16 @@ class Fusion(NodeRewrite):
 
     Attributes:
         rounds: how often the model is gone through at most.
+        knows_sizes: whether it asks for sizes that are proved (``known_shapes.sizes_of``).
+        trusts_names: whether it takes dimensions of inputs that are declared under one name to be equal.
     """
 
     dimension = "fusion"
     promise: ClassVar[Promise] = "float32-equivalent"
     evidence = "never measured to pay"
     rounds: ClassVar[int] = 12
+    knows_sizes: ClassVar[bool] = False
+    trusts_names: ClassVar[bool] = False
 
     def rewrite(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> Outcome:
         """Replace every pattern that matches until none does, subgraphs included."""
@@ -44,6 +49,8 @@ class Fusion(NodeRewrite):
         outcome = Outcome(0)
         changed = 0
         for _ in range(self.rounds):
+            if self.knows_sizes or self.trusts_names:
+                learn_sizes(draft.ir, self.trusts_names)
             outcome = super().rewrite(draft, context, parameters)
             changed += outcome.changed
             done += [site for site in outcome.sites if not site.reason]

@@ -13,7 +13,7 @@ import numpy as np
 
 from ort_metainfer.rewrites.patterns import all_graphs, attribute, constant, constant_size, produced
 
-__all__ = ["KnownShapes", "known_shape_inputs"]
+__all__ = ["KnownShapes", "known_shape_inputs", "learn_sizes", "sizes_of"]
 
 Size = int | str | None
 """A number, the name of an open dimension, or nothing known."""
@@ -27,13 +27,34 @@ INLINE_BYTES = 4096
 """Larger constants do not go to shape inference: none of them is a shape."""
 
 
-class KnownShapes:
-    """Sizes of all values of a model as it is now."""
+_SIZES = "ort_metainfer.sizes"
 
-    def __init__(self, model: Any) -> None:
+
+def learn_sizes(model: Any, trust_names: bool = False) -> None:
+    """Keep the sizes of all values beside them, for :func:`sizes_of`; nothing of it is written to a file."""
+    shapes = KnownShapes(model, trust_names)
+    for graph in all_graphs(model):
+        for value in (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs)):
+            value.meta[_SIZES] = shapes.sizes(value)
+
+
+def sizes_of(value: Any) -> tuple[Size, ...] | None:
+    """Sizes of a value after :func:`learn_sizes`; equal names are equal sizes. None: not even the rank is known."""
+    return None if value is None else value.meta.get(_SIZES)
+
+
+class KnownShapes:
+    """Sizes of all values of a model as it is now.
+
+    Args:
+        model: an onnx_ir model.
+        trust_names: whether dimensions of inputs that are declared under one name are taken to be one.
+    """
+
+    def __init__(self, model: Any, trust_names: bool = False) -> None:
         from ort_metainfer.model.inference import infer, skeleton
 
-        inferred, _ = infer(skeleton(_bare(model)), {})
+        inferred, _ = infer(skeleton(_bare(model, trust_names)), {})
         self._sizes: dict[str, tuple[Size, ...] | None] = {}
         self._take(inferred.graph)
         for tensor in inferred.graph.initializer:
@@ -125,7 +146,7 @@ def _sliced(node: Any, sizes: tuple[Size, ...]) -> np.ndarray | None:
     return np.asarray(sizes[start:end:step], object) if step > 0 else None
 
 
-def _bare(model: Any) -> Any:
+def _bare(model: Any, trust_names: bool) -> Any:
     """A protobuf of the model in which nothing but inputs of the main graph has a declared shape, and no weights."""
     import onnx_ir
 
@@ -137,7 +158,10 @@ def _bare(model: Any) -> Any:
                 value.shape = None
     for index, value in enumerate(twin.graph.inputs):
         if value.shape is not None:
-            dims = [dim if isinstance(dim, int) else OPEN.format(index, axis) for axis, dim in enumerate(value.shape)]
+            dims = [
+                dim if isinstance(dim, int) else _name(dim, trust_names) or OPEN.format(index, axis)
+                for axis, dim in enumerate(value.shape)
+            ]
             value.shape = onnx_ir.Shape(dims)
     for value in list(twin.graph.initializers.values()):
         if value.const_value is not None and value.const_value.nbytes > INLINE_BYTES and not value.is_graph_input():
@@ -145,6 +169,11 @@ def _bare(model: Any) -> Any:
             del twin.graph.initializers[value.name]
             twin.graph.inputs.append(value)
     return onnx_ir.to_proto(twin)
+
+
+def _name(dim: Any, trusted: bool) -> str | None:
+    """A symbolic dimension's name, where it is one: exporters write ``?`` and the like as well."""
+    return str(dim.value) if trusted and dim.value is not None and str(dim.value).isidentifier() else None
 
 
 def _sizes(value: Any) -> tuple[Size, ...] | None:
