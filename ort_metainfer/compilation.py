@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from ort_metainfer.compiled import (
     keep,
     part_folder,
 )
-from ort_metainfer.compiled_key import CompiledKey, compiled_key, form_of
+from ort_metainfer.compiled_key import REWRITTEN, CompiledKey, compiled_key, form_of
 from ort_metainfer.decision import Decision, Placement
 from ort_metainfer.errors import MetainferError, ProviderError
 from ort_metainfer.problem import Graph
@@ -31,6 +32,7 @@ __all__ = [
     "in_a_child",
     "pays",
     "with_compiled",
+    "with_rewritten",
     "worth_trying",
 ]
 
@@ -98,7 +100,7 @@ def with_compiled(
     if creation_ms is not None:
         reason = worth_trying(decision.graph, creation_ms)
     if decision.strategy.transforms:
-        reason = "its strategy rewrites the model"
+        return with_rewritten(decision, setup, directory)
     if reason is None and deadline - time.monotonic() < MIN_TIME_S:
         reason = "no time was left to compile it"
     if reason is None:
@@ -111,6 +113,35 @@ def with_compiled(
         if outcome.compiled is not None:
             return replace(decision, compiled=outcome.compiled.folder.name, compiled_reason=reason)
     return replace(decision, compiled_reason=reason)
+
+
+def with_rewritten(decision: Decision, setup: Setup, directory: Path) -> Decision:
+    """A decision whose strategy rewrites the model, with the name of the rewritten one that is kept for it.
+
+    What the trials ran is what is kept. Without it the strategy could not be applied: where it cannot be kept, the
+    decision is for plain onnxruntime, and says why.
+    """
+    from ort_metainfer.trials.rewritten import MODEL_FILE, NOTES_FILE, rewritten_folder
+
+    assert decision.key is not None
+    made = rewritten_folder(setup, decision.strategy.transforms)
+    try:
+        key = compiled_key(decision.key.model, setup.baseline, decision.strategy)
+        size = sum(path.stat().st_size for path in made.iterdir())
+        if size > MAX_SHARE * MAX_TOTAL_BYTES:
+            raise OSError(f"{size / 2**20:.0f} MB are more than one model may take")
+        with part_folder(directory) as part:
+            for path in made.iterdir():
+                if path.name != NOTES_FILE:
+                    shutil.copyfile(path, part / path.name)
+            assert (part / MODEL_FILE).exists()
+            kept = keep(directory, part, Compiled(part, REWRITTEN, key))
+    except (OSError, ProviderError) as error:
+        reason = f"its rewritten model cannot be kept in {directory}: {error}"
+        return replace(
+            decision, strategy=Strategy(), origin="default", reason=reason, complete=False, incomplete_reason=reason
+        )
+    return replace(decision, compiled=kept.folder.name, compiled_reason="the rewritten model is kept")
 
 
 def _creation_ms(decision: Decision) -> float | None:

@@ -15,6 +15,7 @@ from ort_metainfer.strategy import Strategy
 __all__ = [
     "EP_CONTEXT",
     "OPTIMISED",
+    "REWRITTEN",
     "CompiledKey",
     "canonical",
     "compiled_key",
@@ -22,8 +23,9 @@ __all__ = [
     "loading_strategy",
 ]
 
-OPTIMISED, EP_CONTEXT = "optimised model", "EPContext"
-"""Forms that are kept here (see ``providers.capabilities.CompiledModel``)."""
+OPTIMISED, EP_CONTEXT, REWRITTEN = "optimised model", "EPContext", "rewritten model"
+"""Forms that are kept here: the first two see ``providers.capabilities.CompiledModel``; the last is a model as a
+strategy's transforms made it, which is compiled no further."""
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ def find(keyword: Settings | None, model_hash: str | None, spec: SessionSpec, st
 
         names = ", ".join(transform.name for transform in strategy.transforms)
         raise StrategyError(
-            f"the strategy wants the model rewritten ({names}), which was to be done ahead of time: {reason}; "
-            "run `ort-metainfer compile` on this machine, under these versions"
+            f"the strategy wants the model rewritten ({names}), and the rewritten model is not there: {reason}; decide "
+            "anew (`ort-metainfer tune --force`), or prepare it with `ort-metainfer compile`, whichever made it"
         )
     if "damaged" in reason:
         from ort_metainfer.session import warn_once

@@ -68,11 +68,34 @@ def _cannot_be_saved(problem: Problem, strategy: Strategy) -> bool:
     return strategy.provider not in (None, "CPUExecutionProvider")
 
 
+def _rewrites_lossily(strategy: Strategy) -> bool:
+    if not strategy.transforms:
+        return False
+    from ort_metainfer.rewrites.rewriting import promise_of
+
+    return promise_of(strategy.transforms) == "lossy"
+
+
+def _cannot_be_rewritten(problem: Problem, strategy: Strategy) -> bool:
+    from ort_metainfer.rewrites.rewriting import blocker
+
+    return bool(strategy.transforms) and blocker(problem.graph) is not None
+
+
+def _is_illegal_there(problem: Problem, strategy: Strategy) -> bool:
+    """Whether a rewrite makes operators that the strategy's provider (the CPU's where it names none) may not have."""
+    from ort_metainfer.rewrites.registry import get_rewrite
+
+    provider = strategy.provider or "CPUExecutionProvider"
+    limits = [get_rewrite(transform.name).providers for transform in strategy.transforms]
+    return any(limit and provider not in limit for limit in limits)
+
+
 def policy_rules(is_lossy: IsLossy) -> tuple[Rule, ...]:
     """The family, with the accuracy vetoes resting on ``is_lossy``."""
 
     def lossy(problem: Problem, strategy: Strategy) -> bool:
-        return bool(LOSSY_CONFIG & {*strategy.session_config}) or is_lossy(strategy)
+        return bool(LOSSY_CONFIG & {*strategy.session_config}) or _rewrites_lossily(strategy) or is_lossy(strategy)
 
     return (
         Rule(
@@ -114,6 +137,22 @@ def policy_rules(is_lossy: IsLossy) -> tuple[Rule, ...]:
             "microsoft/onnxruntime#6080, #12804: unable to serialize model as it contains compiled nodes",
             applies=lambda problem: problem.is_pinned("optimized_model_filepath"),
             forbids=_cannot_be_saved,
+        ),
+        Rule(
+            "graph_cannot_be_rewritten",
+            POLICY_PRIORITY,
+            "the graph holds what a rewrite could break: compiled nodes, sparse or training parts, unknown domains, maps",
+            "own observation: onnx_ir loses sparse initialisers, cannot read maps; the rest has no definition to keep to",
+            applies=always,
+            forbids=_cannot_be_rewritten,
+        ),
+        Rule(
+            "rewrite_not_legal_for_provider",
+            POLICY_PRIORITY,
+            "the rewrite makes operators that this provider does not have",
+            "microsoft/onnxruntime#10905: com.microsoft operators in a model meant for TensorRT",
+            applies=always,
+            forbids=_is_illegal_there,
         ),
         Rule(
             "lossy_under_strict",

@@ -6,7 +6,7 @@ import gc
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ort_metainfer.decision import Gate, Placement
@@ -122,12 +122,13 @@ class Bench:
         """
         from ort_metainfer.options import open_session
 
+        model = self.model if cpu_only or not strategy.transforms else self._rewritten(name, strategy)
         self.announce("opening", name)
         spec = self.setup.baseline._replace(providers=((CPU, {}),)) if cpu_only else self.setup.baseline
         extra = {RECORD_ASSIGNMENT: "1"} if strategy.provider else {}
         started = time.perf_counter()
         try:
-            session = open_session(self.model, spec, strategy, extra)
+            session = open_session(model, spec, replace(strategy, transforms=()), extra)
         except Exception as error:
             raise Refused(complaint(error)) from error
         opened = Opened(session, (time.perf_counter() - started) * 1000)
@@ -136,6 +137,21 @@ class Bench:
         if keep:
             self.sessions[name] = opened
         return opened
+
+    def _rewritten(self, name: str, strategy: Strategy) -> str:
+        """The model as the strategy's transforms make it.
+
+        Raises:
+            Refused: it cannot be rewritten.
+        """
+        from ort_metainfer.errors import MetainferError
+        from ort_metainfer.trials.rewritten import rewritten_model
+
+        self.announce("rewriting", name)
+        try:
+            return str(rewritten_model(self.setup, strategy.transforms, self.feeds, self.until))
+        except MetainferError as error:
+            raise Refused(complaint(error)) from error
 
     def open_measured(self, name: str, strategy: Strategy) -> Opened:
         """Create a session and run it once, with the growth of resident memory meanwhile.

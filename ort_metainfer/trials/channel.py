@@ -88,6 +88,7 @@ def setup_plain(setup: Setup) -> dict[str, Any]:
         "graph": None if setup.graph is None else setup.graph.as_dict(),
         "shapes": {name: list(shape) for name, shape in setup.shapes.items()},
         "label": setup.label,
+        "inputs_are_real": setup.inputs_are_real,
     }
 
 
@@ -102,6 +103,7 @@ def setup_from(plain: dict[str, Any]) -> Setup:
         graph=None if plain["graph"] is None else Graph.from_dict(plain["graph"]),
         shapes={name: tuple(shape) for name, shape in plain["shapes"].items()},
         label=plain["label"],
+        inputs_are_real=bool(plain.get("inputs_are_real")),
     )
 
 

@@ -13,6 +13,7 @@ from ort_metainfer import errors
 from ort_metainfer.decision import Gate, Proposal, Trial
 from ort_metainfer.errors import MetainferError, TrialCrashed, TrialError, TrialTimeout
 from ort_metainfer.problem import Device, Graph
+from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import duel as duelling
 from ort_metainfer.trials.channel import setup_plain, thresholds_plain
 from ort_metainfer.trials.child import Child
@@ -205,7 +206,7 @@ class ChildTrialHost:
         self._dismiss_scout()
         while ledger.open_candidates and deadline - time.monotonic() > START_S:
             ledger.new_child()
-            request = self._request("race", setup, thresholds) | {
+            request = self._request("race", setup, thresholds, [candidate.strategy for candidate in candidates]) | {
                 "candidates": [
                     {"index": index, "strategy": candidates[index].strategy.as_dict()}
                     for index in ledger.open_candidates
@@ -243,7 +244,7 @@ class ChildTrialHost:
 
     def duel(self, setup: Setup, trial: Trial, thresholds: Thresholds, deadline: float) -> Trial:
         """See :class:`~ort_metainfer.trials.task.TrialHost`."""
-        request = self._request("duel", setup, thresholds) | {"strategy": trial.strategy.as_dict()}
+        request = self._request("duel", setup, thresholds, [trial.strategy]) | {"strategy": trial.strategy.as_dict()}
         course = Course()
         child: Child | None = None
         refuted: Gate | None = None
@@ -283,10 +284,12 @@ class ChildTrialHost:
         self._scout = self._spare = None
         _kill_all(self._children)
 
-    def _request(self, do: str, setup: Setup, thresholds: Thresholds | None = None) -> dict[str, Any]:
+    def _request(
+        self, do: str, setup: Setup, thresholds: Thresholds | None = None, strategies: Sequence[Strategy] = ()
+    ) -> dict[str, Any]:
         request: dict[str, Any] = {"do": do, "setup": setup_plain(setup), "seed": 0}
-        if thresholds is not None:  # contests do not read the graph, which can be large
-            request["setup"]["graph"] = None
+        if thresholds is not None and not any(strategy.transforms for strategy in strategies):
+            request["setup"]["graph"] = None  # it can be large, and only rewrites read it
         return request if thresholds is None else request | {"thresholds": thresholds_plain(thresholds)}
 
     def _ask(self, do: str, setup: Setup, deadline: float, **more: Any) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class Setup:
         graph: the model's features, once known.
         shapes: input name -> shape to run with, where the caller said.
         label: what to call the model in messages.
+        inputs_are_real: whether the feeds came from the caller or were captured: what is lossy is calibrated on them.
     """
 
     model_file: Path
@@ -90,6 +91,7 @@ class Setup:
     graph: Graph | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     label: str = "model"
+    inputs_are_real: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,84 @@
+"""The rewritten model of a candidate: made once in a child, kept beside the inputs for the next child of the decision.
+
+Made under another name and renamed: a folder that bears the right name is whole, whatever killed its maker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ort_metainfer.errors import RewriteError
+from ort_metainfer.strategy import Transform
+from ort_metainfer.trials.task import Setup
+
+__all__ = ["MODEL_FILE", "NOTES_FILE", "notes_of", "rewritten_folder", "rewritten_model"]
+
+MODEL_FILE = "model.onnx"
+NOTES_FILE = "notes.json"
+
+MAX_NOTES = 12
+
+
+def rewritten_folder(setup: Setup, transforms: Sequence[Transform]) -> Path:
+    """Where the model rewritten by ``transforms`` lies, or will lie, while a decision is made."""
+    plain = [[transform.name, transform.version, dict(transform.parameters)] for transform in transforms]
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+    return setup.feeds / "rewritten" / digest
+
+
+def rewritten_model(
+    setup: Setup, transforms: Sequence[Transform], feeds: Sequence[Mapping[str, Any]], deadline: float
+) -> Path:
+    """The file of the model rewritten by ``transforms``; made where it is not there yet.
+
+    Args:
+        setup: the session under trial, its graph known.
+        transforms: in order.
+        feeds: inputs; those that rewrites calibrate on are some of them.
+        deadline: a time.monotonic() value.
+
+    Raises:
+        RewriteError: it cannot be made; with the reason.
+        StrategyError: a transform that there is not, or a parameter outside its domain.
+    """
+    from ort_metainfer.rewrites.base import Context
+    from ort_metainfer.rewrites.rewriting import rewrite_model
+    from ort_metainfer.rewrites.sampling import held_back
+
+    final = rewritten_folder(setup, transforms)
+    if final.is_dir():
+        return final / MODEL_FILE
+    if setup.graph is None:
+        raise RewriteError(f"{setup.label}: its features are not known, so it is not rewritten")
+    part = final.with_name(f".{final.name}-{os.getpid()}")
+    work = part.with_name(f"{part.name}-work")
+    for folder in (part, work):
+        os.makedirs(folder, mode=0o700)
+    try:
+        calibrated, _ = held_back(feeds)
+        shapes = setup.shapes or {name: tuple(value.shape) for name, value in feeds[0].items()} if feeds else {}
+        context = Context(work, setup.graph, calibrated, setup.inputs_are_real, shapes, deadline=deadline)
+        made = rewrite_model(setup.model_file, transforms, context, part / MODEL_FILE)
+        notes = [f"{done.name}: {note}" for done, outcome in made.outcomes for note in outcome.notes]
+        changed = [f"{done.name}: {outcome.changed} rewritten" for done, outcome in made.outcomes]
+        (part / NOTES_FILE).write_text(json.dumps([*changed, *notes][:MAX_NOTES]), encoding="utf-8")
+        os.rename(part, final)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
+    return final / MODEL_FILE
+
+
+def notes_of(setup: Setup, transforms: Sequence[Transform]) -> tuple[str, ...]:
+    """What the rewrites said they did, one line each; empty where there is nothing to read."""
+    try:
+        plain = json.loads((rewritten_folder(setup, transforms) / NOTES_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ()
+    return tuple(str(note) for note in plain)
