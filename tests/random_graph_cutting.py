@@ -41,8 +41,9 @@ def ending_at(graph: RandomGraph, name: str) -> RandomGraph | None:
 def fed_from(graph: RandomGraph, name: str) -> RandomGraph | None:
     """The graph with the value ``name`` as an input; None where it cannot be one."""
     body = graph.model.graph
-    makers = [node for node in body.node if name in node.output]
-    if not makers or len(makers[0].output) > 1 or name in {value.name for value in body.output}:
+    beside = {other for node in body.node if name in node.output for other in node.output} - {name}
+    used = {value.name for value in body.output}.union(*map(_names_used, body.node))
+    if name in {value.name for value in body.output} or beside & used:
         return None
     found = _value_of(graph, name)
     if found is None:

@@ -164,25 +164,6 @@ def difference(
     return None
 
 
-def rounding_noise(model: bytes | Path, feeds: Sequence[Feeds], level: str = "off", rounds: int = 4) -> float:
-    """How far rounding errors of float inputs alone move the outputs: the largest relative L2 error of some rounds."""
-    rng = np.random.default_rng(3)
-    made = session(model, level)
-    worst = 0.0
-    for feed in feeds:
-        expected = made.run(None, dict(feed))
-        for _ in range(rounds):
-            got = made.run(None, {name: _jittered(rng, value) for name, value in feed.items()})
-            worst = max(worst, *(error_of(a, b) for a, b in zip(got, expected, strict=True)))
-    return worst if np.isfinite(worst) else 0.0
-
-
-def _jittered(rng: np.random.Generator, value: Any) -> Any:
-    if getattr(value, "dtype", None) != np.float32:
-        return value
-    return (value * (1 + rng.choice([-1.2e-7, 1.2e-7], value.shape))).astype(np.float32)
-
-
 def broken_surface(before: Any, after: Any, rewrite: Rewrite) -> list[str]:
     """What a caller or a provider sees that must have stayed: names, types, opsets, metadata, defaults of inputs."""
     faults: list[str] = []

@@ -29,9 +29,12 @@ from tests.rewrite_run import (
     error_of,
     fitting_feeds,
     outputs,
-    rounding_noise,
     tolerance_for,
 )
+from tests.rounding_noise import rounding_noise
+
+MOST_NOISE = 0.5
+"""Relative L2 error that no rounding noise excuses."""
 
 LOOSE_BOUND = 0.5
 """Median relative L2 error that a lossy rewrite may have over random graphs, unless :data:`LOOSE_BOUNDS` says it."""
@@ -165,7 +168,7 @@ def unexplained(
     if subject.graph.steps and any(difference([a], [b], promise) is None for a, b in zip(got, expected, strict=True)):
         return None
     noise = subject.noise(level)
-    allowed = max(noise * NOISE_FACTOR, TOLERANCES[promise])
+    allowed = max(min(noise * NOISE_FACTOR, MOST_NOISE), TOLERANCES[promise])
     pairs = [(a, b) for x, y in zip(got, expected, strict=True) for a, b in zip(x, y, strict=True)]
     if all(error_of(a, b) <= max(allowed, tolerance_for(promise, b)) for a, b in pairs):
         return None

@@ -14,10 +14,11 @@ from ort_metainfer.rewrites.registry import all_rewrites
 from tests import made_rewrites
 from tests.made_rewrites import SPOILT, AbsToMax, Spoilt
 from tests.odd_models import odd_models
-from tests.random_graphs import build, random_plan
+from tests.random_graphs import Plan, build, random_plan
 from tests.rewrite_conformance import check_rewrite, faults_of, meaning
 from tests.rewrite_run import outputs
 from tests.rewrite_trials import Subject, campaign, report, smallest
+from tests.rounding_noise import rounding_noise
 
 ROOT = Path(__file__).parents[1]
 CAUGHT_WITHIN = 150
@@ -82,6 +83,14 @@ def test_a_failing_graph_is_shown_in_its_smallest_form() -> None:
     shown = smallest(wrong, large, {})
     assert shown.count(" = ") == 1 and "Abs" in shown and "off by" in shown
     assert wrong.name in report(wrong, record)
+
+
+def test_rounding_noise_tells_an_ill_conditioned_graph_from_others() -> None:
+    """Normalising what an Expand made equal divides rounding errors by the square root of epsilon."""
+    calm = build(Plan((("gemm", 1), ("hard_swish", 2))))
+    shaky = build(Plan((("repeats", 32545), ("instance_norm", 926), ("group_norm", 32541))))
+    assert 0 < rounding_noise(calm.bytes, calm.feeds) < 1e-5
+    assert rounding_noise(shaky.bytes, shaky.feeds) > 1e-4
 
 
 def test_odd_models_run() -> None:
