@@ -53,6 +53,7 @@ class Builder:
 
     def __init__(self, place: Any, names: Names, label: str, opset: int, ir_version: int) -> None:
         self.nodes: list[Any] = []
+        self.constants: list[Any] = []
         self.opset = opset
         self._graph, self._names, self._inline = place.graph, names, ir_version < FIRST_OVERRIDABLE_IR
         self._base = f"{place.outputs[0].name}/{label}"
@@ -88,6 +89,7 @@ class Builder:
             return node.outputs[0]
         value = onnx_ir.Value(name=name, type=onnx_ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
         self._graph.register_initializer(value)
+        self.constants.append(value)
         return value
 
     def _with_axes(self, operator: str, value: Any, axes: Sequence[int], since: int, **attributes: Any) -> Any:
@@ -190,6 +192,9 @@ def replace(node: Any, values: Sequence[Any], builder: Builder) -> None:
             new.meta.update(old.meta)
         old.replace_all_uses_with(new, replace_graph_outputs=True)
     drop(node)
+    for value in builder.constants:
+        if not value.uses() and value.name in value.graph.initializers:
+            del value.graph.initializers[value.name]
 
 
 def drop(node: Any) -> None:

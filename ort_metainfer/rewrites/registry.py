@@ -25,6 +25,8 @@ FAMILIES: tuple[str, ...] = (
     "operators_convolution",
     "operators_separable",
     "operators_dimensional",
+    "operators_recurrent",
+    "operators_opset",
     "layout",
     "shapes",
     "fusion",
