@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,7 +49,8 @@ ON_OPENVINO = Strategy(provider=OPENVINO, provider_options=EXACT)
 IN_BF16 = Strategy(provider=OPENVINO, provider_options={"INFERENCE_PRECISION_HINT": "bf16"})
 PARALLEL = Strategy(session_options={"execution_mode": "parallel", "inter_op_num_threads": 2})
 ON_GPU = Strategy(provider=CUDA, provider_options={"use_tf32": "0"})
-REWRITTEN = Strategy(transforms=(Transform("fuse_gelu"),))
+REWRITTEN = Strategy(transforms=(Transform("gelu-to-contributed"),))
+QUANTISED = Strategy(transforms=(Transform("int8-dynamic"),))
 HEAVY = {"macs": 2_000_000_000, "others": (OPENVINO_CPU, OPENVINO_AUTO)}
 WITH_OPENVINO = {"others": (OPENVINO_CPU,)}
 IMAGE_SIZES = {"inputs": DYNAMIC_IMAGE, "shapes": {"x": (1, 3, 320, 640)}}
@@ -91,6 +93,12 @@ FORBIDDING: dict[str, tuple[dict[str, Any], Strategy, dict[str, Any], Strategy]]
         ON_OPENVINO,
         {"pinned": {"optimized_model_filepath": "/tmp/o.onnx"}},
         THREADS,
+    ),
+    "rewrite_not_legal_for_provider": (
+        WITH_OPENVINO,
+        replace(ON_OPENVINO, transforms=REWRITTEN.transforms),
+        {},
+        REWRITTEN,
     ),
     "lossy_under_strict": (WITH_OPENVINO, IN_BF16, WITH_OPENVINO, ON_OPENVINO),
     "lossy_on_synthetic_inputs": (
@@ -472,3 +480,15 @@ def test_an_accelerator_that_needs_fixed_shapes_is_proposed_with_those_given(npu
     answers = list(RuleLibrary(is_lossy=is_lossy).propose(given, ()))
     proposed = [a.strategy for a in answers if isinstance(a, Proposal) and "rule accelerator" in a.reason]
     assert proposed and proposed[0].static_shapes == {"N": 1, "H": 224, "W": 224}
+
+
+def test_a_lossy_rewrite_is_lossy_whatever_the_provider() -> None:
+    assert RULES["lossy_under_strict"].vetoes(problem(), QUANTISED)
+    assert not RULES["lossy_under_strict"].vetoes(problem(), REWRITTEN)
+    assert RULES["lossy_on_synthetic_inputs"].vetoes(problem(accuracy="fast"), QUANTISED)
+    assert not RULES["lossy_on_synthetic_inputs"].vetoes(problem(accuracy="fast", inputs_are_real=True), QUANTISED)
+
+
+def test_a_rewrite_that_there_is_not_is_refused_with_the_names_there_are() -> None:
+    refusal = LIBRARY.refuse(problem(), Strategy(transforms=(Transform("no-such-rewrite"),)))
+    assert refusal is not None and "no-such-rewrite" in refusal.reason

@@ -45,6 +45,12 @@ def _changes_what_runs(problem: Problem, strategy: Strategy) -> bool:
     return strategy.provider is not None or bool(strategy.static_shapes)
 
 
+def _is_blocked(problem: Problem) -> bool:
+    from ort_metainfer.rewrites.rewriting import blocker
+
+    return blocker(problem.graph) is not None
+
+
 GRAPH_RULES = (
     Rule(
         "static_shapes_as_given",
@@ -90,9 +96,10 @@ GRAPH_RULES = (
     Rule(
         "blocked_rewrites",
         VETO_PRIORITY,
-        "this graph must not be rewritten ({problem.graph.blockers})",
-        "microsoft/onnxruntime#10905: rewritten graphs that a provider or another tool no longer takes",
-        applies=lambda p: bool(p.graph.blockers),
+        "the graph holds what a rewrite could break ({problem.graph.blockers}), or maps, which the graph library loses",
+        "microsoft/onnxruntime#10905: rewritten graphs that a provider or another tool no longer takes; own "
+        "observation: onnx_ir loses sparse initialisers and cannot read maps",
+        applies=_is_blocked,
         forbids=lambda p, strategy: bool(strategy.transforms),
     ),
     Rule(

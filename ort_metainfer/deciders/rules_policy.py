@@ -76,12 +76,6 @@ def _rewrites_lossily(strategy: Strategy) -> bool:
     return promise_of(strategy.transforms) == "lossy"
 
 
-def _cannot_be_rewritten(problem: Problem, strategy: Strategy) -> bool:
-    from ort_metainfer.rewrites.rewriting import blocker
-
-    return bool(strategy.transforms) and blocker(problem.graph) is not None
-
-
 def _is_illegal_there(problem: Problem, strategy: Strategy) -> bool:
     """Whether a rewrite makes operators that the strategy's provider (the CPU's where it names none) may not have."""
     from ort_metainfer.rewrites.registry import get_rewrite
@@ -137,14 +131,6 @@ def policy_rules(is_lossy: IsLossy) -> tuple[Rule, ...]:
             "microsoft/onnxruntime#6080, #12804: unable to serialize model as it contains compiled nodes",
             applies=lambda problem: problem.is_pinned("optimized_model_filepath"),
             forbids=_cannot_be_saved,
-        ),
-        Rule(
-            "graph_cannot_be_rewritten",
-            POLICY_PRIORITY,
-            "the graph holds what a rewrite could break: compiled nodes, sparse or training parts, unknown domains, maps",
-            "own observation: onnx_ir loses sparse initialisers, cannot read maps; the rest has no definition to keep to",
-            applies=always,
-            forbids=_cannot_be_rewritten,
         ),
         Rule(
             "rewrite_not_legal_for_provider",
