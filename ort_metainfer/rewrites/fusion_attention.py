@@ -191,7 +191,7 @@ def _objection(model: Any) -> str | None:
                 return "onnxscript's optimiser is not let loose on graphs within graphs"
             kind = dtype(node.inputs[0]) if node.op_type in FUSED and node.inputs else "FLOAT"
             if kind != "FLOAT":
-                return f"the operators it makes have kernels for float32 everywhere, and this is {kind or 'of unknown type'}"
+                return f"its operators have kernels for float32 everywhere, and this is {kind or 'of unknown type'}"
             if node.op_type in ("Add", "Sub", "Mul", "Div") and any(map(_is_nearly, node.inputs)):
                 return "onnxscript's optimiser would take one of its constants for zero or one"
     return None

@@ -157,7 +157,8 @@ def linear_of(value: Any) -> Linear | str | None:
     if node.op_type == "Gemm":
         if attribute(node, "transA", 0):
             return "it takes its input transposed"
-        bias = None if bias is None else bias * np.asarray(attribute(node, "beta", 1.0), np.float64)
+        beta = np.float64(attribute(node, "beta", 1.0))
+        bias = None if bias is None else (bias * beta).astype(bias.dtype)
         if bias is not None and np.prod(bias.shape[:-1]) != 1:
             return "its bias is not one number a channel"
     return Linear(node.op_type, node.inputs[0], weights, bias, attributes, [node], weights.ndim)
