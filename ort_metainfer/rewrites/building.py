@@ -87,7 +87,9 @@ class Builder:
             node.name = self._names.fresh(f"{name}/node")
             self.nodes.append(node)
             return node.outputs[0]
-        value = onnx_ir.Value(name=name, type=onnx_ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+        value = onnx_ir.Value(
+            name=name, type=onnx_ir.TensorType(tensor.dtype), shape=onnx_ir.Shape(np.shape(array)), const_value=tensor
+        )
         self._graph.register_initializer(value)
         self.constants.append(value)
         return value

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ort_metainfer.problem import Graph
-from ort_metainfer.rewrites.base import Context, Outcome, Rewrite, Site
+from ort_metainfer.rewrites.base import Context, Outcome, Promise, Rewrite, Site
 from ort_metainfer.rewrites.building import Builder, Names, replace
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.patterns import all_graphs, leak, learn_types
@@ -54,7 +54,7 @@ class NodeRewrite(Rewrite):
     """
 
     dimension = "operators"
-    promise = "float32-equivalent"
+    promise: ClassVar[Promise] = "float32-equivalent"
     operators: ClassVar[tuple[str, ...]]
     also: ClassVar[tuple[str, ...]] = ()
     least_opset: ClassVar[int] = 7

@@ -186,7 +186,8 @@ def _groups(into: Any, channels: int) -> int | None:
     same_batch = batch == 0 or batch == known[0]
     if groups < 1 or channels % groups:
         return None
-    whole = None if None in known[2:] else channels // groups * int(np.prod(known[2:]))
+    spatial = [size for size in known[2:] if size is not None]
+    whole = channels // groups * int(np.prod(spatial)) if len(spatial) == len(known) - 2 else None
     if (same_batch and rest == -1) or (batch == -1 and rest == whole) or (same_batch and rest == whole):
         return groups
     return None

@@ -109,7 +109,7 @@ class ConvTransposeToDepthToSpace(NodeRewrite):
 def _blocks(make: Builder, node: Any, geometry: Geometry, bias: Any, block: int) -> Any:
     kernel = _turned(kernel_of(node), geometry.group)
     flat = np.moveaxis(kernel, 1, -1).reshape(-1, kernel.shape[1])  # output channel, row, column; input channel
-    weights = [flat.reshape(*flat.shape, 1, 1)]
+    weights: list[np.ndarray] = [flat.reshape(*flat.shape, 1, 1)]
     weights += [] if bias is None else [np.repeat(bias, block * block)]
     made = make("Conv", node.inputs[0], *weights, kernel_shape=[1, 1], group=geometry.group)
     return make("DepthToSpace", made, blocksize=block, mode="CRD")
@@ -209,7 +209,8 @@ class DilatedConvToDense(NodeRewrite):
 
         def make(builder: Builder) -> Any:
             kernel = np.zeros((*geometry.kernel[:2], *filled), np.float32)
-            kernel[(..., *(slice(None, None, dilation) for dilation in geometry.dilations))] = kernel_of(node)
+            places = tuple(slice(None, None, dilation) for dilation in (1, 1, *geometry.dilations))
+            kernel[places] = kernel_of(node)
             given = _kept(node, "dilations") | {"kernel_shape": filled}
             return builder("Conv", node.inputs[0], kernel, *bias_of(node), **given)
 

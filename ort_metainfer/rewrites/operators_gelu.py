@@ -73,7 +73,7 @@ def _following(node: Any) -> list[Any]:
     for _ in range(6):
         uses = last.outputs[0].uses()
         user = uses[0].node if uses else None
-        if len(uses) != 1 or user.domain or user.op_type not in ("Add", "Mul", "Div"):
+        if user is None or len(uses) != 1 or user.domain or user.op_type not in ("Add", "Mul", "Div"):
             break
         last = user
         found += [last] if last.op_type != "Add" else []

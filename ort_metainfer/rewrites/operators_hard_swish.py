@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,8 +111,12 @@ class HardSwishToNative(NodeRewrite):
                 continue
             if dtype(value) != "FLOAT":
                 return f"a HardSwish of {dtype(value) or 'unknown type'} is left alone"
-            return Plan(node, lambda make, value=value: make("HardSwish", value), [*product.nodes, *inner])
+            return Plan(node, _hard_swish(value), [*product.nodes, *inner])
         return None
+
+
+def _hard_swish(value: Any) -> Callable[[Builder], Any]:
+    return lambda make: make("HardSwish", value)
 
 
 def _hard_gate(value: Any, gate: Any, factor: float) -> list[Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -106,7 +106,7 @@ class LayerNormToComposed(NodeRewrite):
     """LayerNormalization by means, a square root and products, for providers without it."""
 
     name = "layer-norm-to-composed"
-    operators = ("LayerNormalization",)
+    operators: ClassVar[tuple[str, ...]] = ("LayerNormalization",)
     least_opset = 11  # negative axes of reductions
     centred = True
 
