@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ort_metainfer.problem import Graph
-from ort_metainfer.rewrites.base import Context, Outcome, Promise, Rewrite, Site
+from ort_metainfer.rewrites.base import Context, Dimension, Outcome, Promise, Rewrite, Site
 from ort_metainfer.rewrites.building import Builder, Names, replace
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.patterns import all_graphs, leak, learn_types
@@ -53,7 +53,7 @@ class NodeRewrite(Rewrite):
         least_opset: ONNX opset from which on the result can be written.
     """
 
-    dimension = "operators"
+    dimension: ClassVar[Dimension] = "operators"
     promise: ClassVar[Promise] = "float32-equivalent"
     operators: ClassVar[tuple[str, ...]]
     also: ClassVar[tuple[str, ...]] = ()
