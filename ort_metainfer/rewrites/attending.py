@@ -60,13 +60,13 @@ def attention_of(joined: Any) -> Attention | str | None:
         return "the scores are no product of queries and keys with heads"
     scores, mask, scale, query, key, nodes = found
     sizes = [sizes_of(part.inputs[0]) for part in (query, key[-1], value)]
-    heads = {size[2] for size in sizes if size is not None and len(size) == 4}
-    known = all(size is not None and isinstance(size[3], int) for size in sizes)
-    if len(heads) != 1 or not known or not isinstance(next(iter(heads)), int):
+    heads = {size[2] for size in sizes if size is not None and len(size) == 4 and isinstance(size[2], int)}
+    known = all(size is not None and len(size) == 4 and all(isinstance(n, int) for n in size[2:]) for size in sizes)
+    if len(heads) != 1 or not known:
         return "the number of heads is not known"
     whole = [joined, mixed, weights, value, query, *key, *nodes]
     parts = query.inputs[0], key[-1].inputs[0], value.inputs[0]
-    return Attention(*parts, mask, scores, scale, int(next(iter(heads))), whole)
+    return Attention(*parts, mask, scores, scale, int(next(iter(heads)) or 0), whole)
 
 
 def _scores(value: Any) -> tuple[Any, Any, float, Any, list[Any], list[Any]] | None:

@@ -5,6 +5,7 @@ So they are what a session would compute, number by number, on this machine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -175,7 +176,7 @@ def _is_small(value: Any, node: Any, most_bytes: int) -> bool:
         return False
     if sizes is None or None in sizes:
         return node.op_type not in GROWING
-    return int(np.prod(sizes, dtype=float)) * onnx_ir.DataType[kind].itemsize <= most_bytes
+    return math.prod(size for size in sizes if size is not None) * onnx_ir.DataType[kind].itemsize <= most_bytes
 
 
 def _is_wanted(value: Any, graph: Any, parts: Mapping[int, _Part]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ort_metainfer.rewrites.base import Context, Outcome, Promise, Site
+from ort_metainfer.rewrites.base import Context, Dimension, Outcome, Promise, Site
 from ort_metainfer.rewrites.building import Builder, Names, drop
 from ort_metainfer.rewrites.building import replace as put_in_place
 from ort_metainfer.rewrites.draft import Draft
@@ -36,7 +36,7 @@ class Fusion(NodeRewrite):
         trusts_names: whether it takes dimensions of inputs that are declared under one name to be equal.
     """
 
-    dimension = "fusion"
+    dimension: ClassVar[Dimension] = "fusion"
     promise: ClassVar[Promise] = "float32-equivalent"
     evidence = "never measured to pay"
     rounds: ClassVar[int] = 12
