@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ort_metainfer.strategy_cache.store import StrategyCache
     from ort_metainfer.trials.task import TrialHost
 
-__all__ = ["Request", "decide", "key_of", "settings_for", "tune"]
+__all__ = ["Request", "decide", "key_of", "not_onnx", "settings_for", "tune"]
 
 log = logging.getLogger("ort_metainfer")
 
@@ -139,7 +139,7 @@ def _decide(request: Request, host: TrialHost | None) -> Decision:
         strategy = Strategy.read(Path(settings.strategy))
         decision = Decision(strategy, "override", f"the strategy file {os.fspath(settings.strategy)}")
         return _identified(decision, request, request.spec) if strategy.transforms else decision
-    unusual = _not_onnx(request.source)
+    unusual = not_onnx(request.source)
     if unusual:
         return Decision(Strategy(), "pass-through", unusual)
     return _Story(request, request.spec, host).tell()
@@ -160,7 +160,7 @@ def _identified(decision: Decision, request: Request, spec: SessionSpec) -> Deci
     return replace(decision, key=key_of(model, graph, request.settings, spec), graph=graph)
 
 
-def _not_onnx(source: str | os.PathLike[str] | bytes) -> str | None:
+def not_onnx(source: str | os.PathLike[str] | bytes) -> str | None:
     """Why this model is not looked at, or None: ORT's own format says so in its suffix or at byte 4.
 
     A pipe is not even opened: what is read from it here onnxruntime would lack.
@@ -266,7 +266,13 @@ class _Story:
         # what was verified is not given up for a better answer that must not be looked for
         has_inputs = self.may_decide and self.settings.inputs is not None
         budget_s = float(self.settings.budget_s or 0) if self.may_decide else 0.0
-        return look_up(self.cache, self.directory, key, graph, has_inputs, budget_s)
+        return look_up(self.cache, self.directory, key, graph, has_inputs, lambda: self._has_captured(model), budget_s)
+
+    def _has_captured(self, model: Model) -> bool:
+        """Whether a decision made now would have inputs kept of earlier runs."""
+        from ort_metainfer.model.capture import Reservoir
+
+        return self.may_decide and Reservoir(self.directory, model.hash).has_any(self.settings.input_shapes)
 
     def _alone(self, model: Model, graph: Graph | None, found: Decision | None) -> Decision:
         """Decide while no other process decides for the same model; what another one found meanwhile is taken."""

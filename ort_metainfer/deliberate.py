@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from ort_metainfer.decision import Decision, Proposal, Refusal, Trial
 from ort_metainfer.errors import InputsError, TrialError, TrialTimeout
 from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.problem import NEUTRAL_PROPERTIES, Device, Graph, Model, Problem, SessionSpec
+from ort_metainfer.remember import GIVE_INPUTS
 from ort_metainfer.scratch import scratch_folder
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.duel import UNSTEADY
@@ -20,9 +22,12 @@ from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost, is_si
 if TYPE_CHECKING:
     from ort_metainfer.adapt import Request
     from ort_metainfer.deciders.base import Decider
+    from ort_metainfer.model.capture import Reservoir
     from ort_metainfer.strategy_cache.store import StrategyCache
 
 __all__ = ["Deliberation"]
+
+CAPTURED = "captured from earlier runs"
 
 MAX_TRIALS = 30
 """A decision that needed more would be a search of its own."""
@@ -87,6 +92,7 @@ class Deliberation:
         self.refusals: list[Refusal] = []
         self.trials: list[Trial] = []
         self.verified: Trial | None = None
+        self._has_captured = False
 
     def run(self, graph: Graph | None, prior: Strategy | None) -> Decision:
         """Decide.
@@ -122,7 +128,8 @@ class Deliberation:
             except InputsError as error:
                 if self.settings.inputs is not None:
                     raise
-                return self._left_alone(f"{error}; give inputs= to have it tuned", graph)
+                # inputs that are there and do not help are no reason to decide anew at each start
+                return self._left_alone(str(error) if self._has_captured else f"{error}; {GIVE_INPUTS}", graph)
             return self._decide(setup, graph, feeds, prior)
 
     def _edited(self, graph: Graph) -> Decision | None:
@@ -170,13 +177,39 @@ class Deliberation:
     def _feeds(self, setup: Setup, graph: Graph) -> Feeds:
         from ort_metainfer.model.inputs import caller_feeds, save_feeds
 
+        captured = None
         if self.settings.inputs is not None:
             save_feeds(caller_feeds(self.settings.inputs, graph, until=self._until(INPUTS_SHARE)), setup.feeds)
+        else:
+            captured = self._captured(setup, graph)
         self._say("checking the inputs")
-        return self.host.prepare(setup, self._until(0.5))
+        if captured is not None:
+            try:
+                return replace(self.host.prepare(setup, self._until(0.5)), origin=CAPTURED)
+            except InputsError:
+                save_feeds([], setup.feeds)
+        feeds = self.host.prepare(setup, self._until(0.5))
+        if captured is not None:  # they are of no use: they would make each start decide anew
+            with suppress(OSError):
+                captured.delete()
+        return feeds
+
+    def _captured(self, setup: Setup, graph: Graph) -> Reservoir | None:
+        """Give the trials inputs kept of earlier runs; None where there are none."""
+        from ort_metainfer.model.capture import Reservoir
+        from ort_metainfer.model.inputs import save_feeds
+
+        reservoir = Reservoir(self.cache.directory, self.model.hash)
+        feeds = reservoir.feeds(graph, self.settings.input_shapes)
+        if not feeds:
+            return None
+        save_feeds(feeds, setup.feeds)
+        self._has_captured = True
+        return reservoir
 
     def _decide(self, setup: Setup, graph: Graph, feeds: Feeds, prior: Strategy | None) -> Decision:
         problem = self._problem(setup, graph, feeds)
+        setup = replace(setup, inputs_are_real=feeds.are_real)
         thresholds = Thresholds.of("strict")
         if feeds.are_real:  # made-up inputs justify nothing lossy, and a metric of real ones says nothing of them
             settings = self.settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 from ort_metainfer.decision import Decision, Manifest
 from ort_metainfer.errors import ProviderError, StrategyError
 from ort_metainfer.problem import CacheKey, Graph, Model
-from ort_metainfer.strategy import Strategy
+from ort_metainfer.strategy import Strategy, Transform
 
 if TYPE_CHECKING:
     from ort_metainfer.strategy_cache.store import StrategyCache
 
-__all__ = ["as_simulated", "decision_of", "edited_decision", "look_up", "manifest_of", "remember"]
+__all__ = ["GIVE_INPUTS", "as_simulated", "decision_of", "edited_decision", "look_up", "manifest_of", "remember"]
 
 LOSSY = ("balanced", "fast")
+
+GIVE_INPUTS = "give inputs= to have it tuned"
+"""What is said of a model for which no inputs could be made up."""
 
 SIMULATED = "simulated:"
 """What the device of a key begins with that no hardware stands behind, as ``str`` of a simulated Device does."""
@@ -38,12 +41,28 @@ def manifest_of(strategy: Strategy, policy: str) -> Manifest:
     versions = {} if strategy.provider is None else get_provider(strategy.provider).versions()
     for name in policy.split("|")[2].split("+"):
         versions = {**get_provider(name).versions(), **versions}
-    transforms = {transform.name: transform.version for transform in strategy.transforms}
+    transforms = {transform.name: _version_here(transform) for transform in strategy.transforms}
     return current_manifest(strategy.provider, versions, transforms)
 
 
+def _version_here(transform: Transform) -> int:
+    """The rewrite's version today; that of the strategy where there is no such rewrite (prepared ahead of time)."""
+    from ort_metainfer.rewrites.registry import get_rewrite
+
+    try:
+        return get_rewrite(transform.name).version
+    except StrategyError:
+        return transform.version
+
+
 def look_up(
-    cache: StrategyCache, directory: Path, key: CacheKey, graph: Graph, has_inputs: bool, budget_s: float
+    cache: StrategyCache,
+    directory: Path,
+    key: CacheKey,
+    graph: Graph,
+    has_inputs: bool,
+    has_captured: Callable[[], bool],
+    budget_s: float,
 ) -> Decision:
     """What the cache says: a hit, a stale entry with the strategy to try again, or a miss with the reason.
 
@@ -54,6 +73,8 @@ def look_up(
         graph: the model's features, for the decision.
         has_inputs: whether the caller gave inputs now; an entry made without any is then stale, where the policy is
             lossy or nothing could be tried.
+        has_captured: whether there are inputs kept of earlier runs; asked only where an entry made without any is then
+            stale: where the policy is lossy, or nothing could be tried for want of inputs.
         budget_s: what a decision may take now; an entry that lacked time, with less, is then stale.
 
     Raises:
@@ -73,9 +94,8 @@ def look_up(
         return Decision(Strategy(), "default", "", key, "miss", f"the entry cannot be used: {error}", graph=graph)
     if changed:
         return Decision(strategy, "cache", "", key, "stale", "; ".join(changed), graph=graph)
-    needs_inputs = key.policy.split("|")[0] in LOSSY or entry.get("origin") == "pass-through"
-    if has_inputs and not entry.get("inputs_are_real") and needs_inputs:
-        reason = "it was decided without real inputs, which are given now"
+    reason = "" if entry.get("inputs_are_real") else _real_inputs(entry, key, has_inputs, has_captured)
+    if reason:
         return Decision(strategy, "cache", "", key, "stale", reason, graph=graph)
     reason = str(entry.get("incomplete_reason"))
     lacked_time = not entry.get("complete", True) and reason.startswith(("the time was up", "no time was left"))
@@ -85,6 +105,17 @@ def look_up(
         )
         return Decision(strategy, "cache", "", key, "stale", reason, graph=graph)
     return decision_of(entry, key, graph)
+
+
+def _real_inputs(entry: Mapping[str, Any], key: CacheKey, has_inputs: bool, has_captured: Callable[[], bool]) -> str:
+    """Why an entry made without real inputs is stale now that there are some; empty where it is not."""
+    is_lossy, was_left_alone = key.policy.split("|")[0] in LOSSY, entry.get("origin") == "pass-through"
+    if has_inputs and (is_lossy or was_left_alone):
+        return "it was decided without real inputs, which are given now"
+    lacked_them = GIVE_INPUTS in str(entry.get("reason")) if was_left_alone else is_lossy
+    if lacked_them and has_captured():
+        return "it was decided without real inputs, which earlier runs have left now"
+    return ""
 
 
 def edited_decision(directory: Path, key: CacheKey, graph: Graph) -> Decision | None:

@@ -17,6 +17,7 @@ from onnxruntime import __version__ as _version
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as _Base
 
 from ort_metainfer import options as _options
+from ort_metainfer.places import config_place
 
 if TYPE_CHECKING:
     from ort_metainfer.compiled import Compiled
@@ -114,6 +115,21 @@ def _create(self: Any, providers: Any, provider_options: Any, disabled_optimizer
         _plain_create(self, providers, provider_options, disabled_optimizers)
         _tell_failure(self)
     self._metainfer_stage = "created"
+    if stage != "creating":
+        _capture(self)
+
+
+def _capture(self: Any) -> None:
+    """Have the session's runs looked at for inputs to keep, where the setting ``capture`` may ask for it."""
+    keyword = getattr(self, "_metainfer_settings", None)
+    if keyword is not None and keyword.capture is not None:
+        is_asked = bool(keyword.capture)
+    else:
+        is_asked = bool(os.environ.get("ORT_METAINFER_CAPTURE")) or config_place().exists()
+    if is_asked:
+        from ort_metainfer.capturing import begin
+
+        begin(self, keyword)
 
 
 class _Plan(NamedTuple):

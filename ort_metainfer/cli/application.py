@@ -20,6 +20,7 @@ COMMANDS = {  # name of the command: module of this package that holds it under 
     "probe": "probe",
     "estimate": "estimate",
     "cache": "cache",
+    "inputs": "inputs",
     "doctor": "doctor",
     "demo": "demo",
     "compile": "compile",

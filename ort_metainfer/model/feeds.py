@@ -25,7 +25,7 @@ from ort_metainfer.errors import InputsError
 from ort_metainfer.model.sizes import check_shape
 from ort_metainfer.problem import Graph, TensorSpec
 
-__all__ = ["FEEDABLE", "caller_feeds", "load_feeds", "save_feeds", "shapes_of"]
+__all__ = ["FEEDABLE", "caller_feeds", "load_feeds", "save_feeds", "shapes_of", "write_feed"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Feed = dict[str, Array]
@@ -181,13 +181,21 @@ def save_feeds(feeds: Sequence[Mapping[str, Array]], folder: Path) -> None:
     for old in _numbered(folder):
         old.unlink()
     for index, feed in enumerate(feeds):
-        members: dict[str, Any] = {f"a{place}": _storable(name, feed[name]) for place, name in enumerate(feed)}
-        members[_NAMES] = np.frombuffer(json.dumps(list(feed)).encode(), np.uint8)
-        handle = os.open(
-            folder / f"{index}.npz", os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600
-        )
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **members)
+        write_feed(feed, folder / f"{index}.npz")
+
+
+def write_feed(feed: Mapping[str, Array], path: Path) -> None:
+    """Write one feed to a new file, readable by the owner alone.
+
+    Raises:
+        InputsError: an array cannot be stored without pickling.
+        OSError: the file is there already, or cannot be written.
+    """
+    members: dict[str, Any] = {f"a{place}": _storable(name, feed[name]) for place, name in enumerate(feed)}
+    members[_NAMES] = np.frombuffer(json.dumps(list(feed)).encode(), np.uint8)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+    with os.fdopen(handle, "wb") as file:
+        np.savez(file, **members)
 
 
 def _numbered(folder: Path) -> list[Path]:
