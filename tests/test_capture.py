@@ -1,4 +1,4 @@
-"""Inputs kept of real runs: which ones stay, how they lie on disk, how sessions are watched, what decisions make of it."""
+"""Inputs kept of real runs: which stay, how they lie on disk, how sessions are watched, what decisions make of them."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_deleting_removes_everything_of_it(tmp_path: Path) -> None:
     one.offer(feed_of(1), "one.onnx")
     one.offer(feed_of(2, rows=3), "one.onnx")
     other.offer(feed_of(1), "other.onnx")
-    told = [(found.label, found.count, found.kinds, found.model_hash) for found in reservoirs(tmp_path)]
+    told = [(found.label, found.inputs, found.kinds, found.model_hash) for found in reservoirs(tmp_path)]
     assert told == [("one.onnx", 2, 2, MODEL), ("other.onnx", 1, 1, other.model_hash)]
     assert one.delete() == 2
     assert not one.folder.exists() and other.folder.exists()
@@ -226,7 +226,7 @@ def test_a_folder_without_its_description_is_listed_by_its_hash(tmp_path: Path) 
     reservoir.offer(feed_of(1), "one.onnx")
     (reservoir.folder / "about.json").write_text("{")
     (found,) = reservoirs(tmp_path)
-    assert (found.label, found.count) == ("", 1)
+    assert (found.label, found.inputs) == ("", 1)
     assert Reservoir(tmp_path, found.model_hash).delete() == 1
 
 
@@ -335,7 +335,8 @@ def test_with_the_setting_the_inputs_of_runs_are_kept(how: str, path: str, monke
     assert found.label == path
 
 
-def test_a_watched_session_looks_like_any_other(path: str) -> None:
+def test_a_watched_session_looks_like_any_other(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_METAINFER_MODE", "cached")
     made = watched(path)
     assert isinstance(made, Ours)
     assert (type(made).__name__, type(made).__qualname__) == (Ours.__name__, Ours.__qualname__)
@@ -442,7 +443,8 @@ class Labelled(Ours):
         self.__init__(path)  # type: ignore[misc]  (the usual recipe)
 
 
-def test_a_users_own_run_is_called_first(path: str) -> None:
+def test_a_users_own_run_is_called_first(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_METAINFER_MODE", "cached")
     made = watched(path, Labelled)
     label, output = made.run(None, {"x": values(2, 8)})
     assert (label, plain(output)) == ("label", plain(Base(path).run(None, {"x": values(2, 8)})[0]))

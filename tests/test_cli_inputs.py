@@ -41,7 +41,7 @@ def models(tiny_model: Callable[..., Path], tmp_path: Path) -> dict[str, Path]:
 
 
 def counts(tmp_path: Path) -> dict[str, int]:
-    return {Path(found.label).stem: found.count for found in reservoirs(tmp_path / "cache")}
+    return {Path(found.label).stem: found.inputs for found in reservoirs(tmp_path / "cache")}
 
 
 def test_models_are_listed_with_what_is_kept_of_them(command: Command, models: dict[str, Path], tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_list_as_json_is_one_document(command: Command, models: dict[str, Pa
     status, out, _ = command("list", "--json")
     document = json.loads(out)
     assert status == 0
-    assert [(row["label"], row["count"], row["kinds"]) for row in document["models"]] == [
+    assert [(row["label"], row["inputs"], row["kinds"]) for row in document["models"]] == [
         (str(models["Conv"]), 1, 1),
         (str(models["MatMul"]), 2, 2),
     ]

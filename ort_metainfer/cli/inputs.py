@@ -37,12 +37,12 @@ def list_inputs(cache_dir: str | None, as_json: bool) -> None:
         rows = [{**summary._asdict(), "folder": str(summary.folder)} for summary in found]
         print_json({"directory": str(place_of(directory)), "models": rows})
         return
-    total = sum(summary.count for summary in found)
+    total = sum(summary.inputs for summary in found)
     console().print(f"{total} inputs of {len(found)} models in {place_of(directory)}")
     grid = table("id", "model", "inputs", "kinds of shapes", "size")
     for summary in found:
         size = f"{summary.size_bytes / 2**20:.1f} MiB"
-        grid.add_row(_id(summary), summary.label or "-", str(summary.count), str(summary.kinds), size)
+        grid.add_row(_id(summary), summary.label or "-", str(summary.inputs), str(summary.kinds), size)
     if found:
         console().print(grid)
 

@@ -83,7 +83,7 @@ class Summary(NamedTuple):
     model_hash: str
     label: str
     folder: Path
-    count: int
+    inputs: int
     kinds: int
     size_bytes: int
 
