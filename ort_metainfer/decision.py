@@ -222,7 +222,7 @@ class Decision:
             ``incomplete_reason`` says what.
         decided_in_s: time spent deciding, wall.
         strategy_file: where it is written down.
-        inputs_are_real: whether it was verified on inputs that the caller gave.
+        inputs_are_real: whether it was verified on inputs that the caller gave, or that earlier runs left (capture).
         compiled: name of the compiled model in the cache that a session of it is made from; None where there is none,
             and ``compiled_reason`` says why, as far as it was looked at.
         state: what else the machine was doing when the decision began.

@@ -73,7 +73,8 @@ def trial_lines(decision: Plain) -> Iterator[str]:
     for trial in decision["trials"]:
         yield f"{Strategy.from_dict(trial['strategy']).describe()}   (proposed by {trial['by']})"
         for gate in trial["gates"]:
-            figures = " ".join(f"{name}={value:.4g}" for name, value in gate["figures"].items())
+            # those of single outputs (logits.cosine) are in --json; the words tell the worst
+            figures = " ".join(f"{name}={value:.4g}" for name, value in gate["figures"].items() if "." not in name)
             verdict = "passed" if gate["passed"] else "FAILED"
             yield f"    {gate['name']:<9} {verdict}  {gate['detail']}{'  ' + figures if figures else ''}"
         timing = trial["duel"] or trial["timing"]
