@@ -45,6 +45,28 @@ def quantised_pairs(s: Sketch) -> None:
     s.keep(quantised(s, value) if s.chance(0.6) else value)
 
 
+def quantised_images(s: Sketch) -> None:
+    """Convolutions and pooling in 8-bit integers, one after the other."""
+    value = s.pick(4)
+    # Of int8 onnxruntime 1.32 makes, from opset 21 on, quantisers around a Reshape that it then refuses.
+    kind = s.choose(np.uint8, np.int8 if s.opset < 21 else np.uint8)
+    zero = s.constant(128 if kind == np.uint8 else 0, kind)
+    scale = s.constant(0.05)
+    s.steps = True
+    inner, shape = s.emit_many("QuantizeLinear", [value, scale, zero], 1)[0], value.shape
+    for _ in range(s.size(1, 3)):
+        if s.opset >= 12 and s.chance(0.3):
+            inner = s.emit_many("MaxPool", [inner], 1, kernel_shape=[1, 1], strides=[1, 1])[0]
+            continue
+        out = s.size(1, 4)
+        weight = s.constant(s.rng.integers(-127, 128, (out, shape[1], 1, 1)), np.int8)
+        given = [inner, scale, zero, weight, s.constant(0.005), s.constant(0, np.int8), scale, zero]
+        if s.chance(0.5):
+            given.append(s.constant(s.rng.integers(-99, 99, out), np.int32))
+        inner, shape = s.emit_many("QLinearConv", given, 1)[0], (shape[0], out, *shape[2:])
+    s.keep(s.emit("DequantizeLinear", [inner, scale, zero], shape))
+
+
 def stored_weights(s: Sketch) -> None:
     """Weights in int8, computed with in float."""
     value = s.pick(2, 3)
@@ -129,5 +151,8 @@ def loop(s: Sketch) -> None:
 
 BLOCKS = {
     **PLAIN,
-    **{block.__name__: block for block in (quantised_pairs, stored_weights, recurrent, condition, loop)},
+    **{
+        block.__name__: block
+        for block in (quantised_pairs, quantised_images, stored_weights, recurrent, condition, loop)
+    },
 }
