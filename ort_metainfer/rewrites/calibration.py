@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ort_metainfer.errors import RewriteError
-from ort_metainfer.rewrites.observing import plain_session
+from ort_metainfer.rewrites.observing import plain_session, question
 from ort_metainfer.rewrites.quantiser import quiet
 
 __all__ = ["METHODS", "Ranges", "activation_ranges"]
@@ -59,24 +58,13 @@ def activation_ranges(
     Raises:
         RewriteError: no time left, or the model does not run with a feed.
     """
-    kept = folder / f"ranges-{_question(file, operators, feeds, method, percentile)}.json"
+    kept = folder / f"ranges-{question(file, (*sorted(operators), method, str(percentile)), feeds)}.json"
     if kept.exists():
         return {name: (low, high) for name, (low, high) in json.loads(kept.read_text()).items()}
     with quiet():
         found = _collected(file, operators, feeds, method, percentile, folder, deadline)
     kept.write_text(json.dumps(found))
     return found
-
-
-def _question(file: Path, operators: Sequence[str], feeds: Sequence[Feed], method: str, percentile: float) -> str:
-    digest = hashlib.sha256(file.read_bytes())
-    digest.update(repr((sorted(operators), method, percentile)).encode())
-    for feed in feeds:
-        for name in sorted(feed):
-            array = np.asarray(feed[name])
-            digest.update(repr((name, array.dtype.str, array.shape)).encode())
-            digest.update(array.tobytes() if array.dtype != object else repr(array.tolist()).encode())
-    return digest.hexdigest()[:32]
 
 
 def _collected(

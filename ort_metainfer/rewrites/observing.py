@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,13 +12,25 @@ import numpy as np
 
 from ort_metainfer.errors import InputsError, RewriteError
 
-__all__ = ["MOST_VALUES", "exposing", "observe", "plain_session"]
+__all__ = ["MOST_VALUES", "exposing", "observe", "plain_session", "question"]
 
 MOST_VALUES = 32
 """Values looked at in one session."""
 
 FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 """Where a session made from bytes looks for external data."""
+
+
+def question(file: Path, words: Sequence[str], feeds: Sequence[Mapping[str, Any]]) -> str:
+    """A name for what is asked of a model: equal for equal bytes, words and feeds (32 hexadecimal digits)."""
+    digest = hashlib.sha256(file.read_bytes())
+    digest.update(repr(list(words)).encode())
+    for feed in feeds:
+        for name in sorted(feed):
+            array = np.asarray(feed[name])
+            digest.update(repr((name, array.dtype.str, array.shape)).encode())
+            digest.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
+    return digest.hexdigest()[:32]
 
 
 def plain_session(model: Path | bytes, folder: Path | None = None, optimised: bool = True) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -74,6 +75,7 @@ class Int8Dynamic(Rewrite):
 
     def rewrite(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> Outcome:
         """Replace every product that can be, subgraphs included."""
+        before = draft.file() if parameters["smooth"] else None
         opset = int(draft.ir.graph.opset_imports.get("", 0))
         now = replace_fields(
             context.graph, opsets={**context.graph.opsets, "ai.onnx": opset}
@@ -82,7 +84,7 @@ class Int8Dynamic(Rewrite):
         if reason is not None:
             return Outcome(0, notes=(reason,))
         notes: list[str] = []
-        ranges = _ranges(draft, context, parameters, notes)
+        ranges = {} if before is None else _ranges(draft.ir.graph, before, context, notes)
         model = draft.ir
         learn_types(model)
         graphs = all_graphs(model)
@@ -99,17 +101,14 @@ def _too_old(opset: int) -> str | None:
     return f"the model is of opset {opset}; this needs {OLDEST_OPSET}" if opset < OLDEST_OPSET else None
 
 
-def _ranges(
-    draft: Draft, context: Context, parameters: Mapping[str, Any], notes: list[str]
-) -> Mapping[str, np.ndarray]:
-    """Activation -> largest absolute value in each column, where smoothing asks for it."""
-    if not parameters["smooth"]:
-        return {}
+def _ranges(graph: Any, file: Path, context: Context, notes: list[str]) -> Mapping[str, np.ndarray]:
+    """Activation -> largest absolute value in each column; of all products, so that it holds for any choice of them."""
     if not context.feeds:
         notes.append("not smoothed: there are no inputs to look at the activations with")
         return {}
-    wanted = [item.data.name for item in products(draft.ir.graph, parameters) if isinstance(item, Product)]
-    return column_ranges(draft.file(), list(dict.fromkeys(wanted)), context.feeds, context.deadline)
+    every = {"exclude": [], "only": []}
+    wanted = [item.data.name for item in products(graph, every) if isinstance(item, Product)]
+    return column_ranges(file, list(dict.fromkeys(wanted)), context.feeds, context.folder, context.deadline)
 
 
 def _rewrite_graph(graph: Any, work: _Work) -> list[Site]:

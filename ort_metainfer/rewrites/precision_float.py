@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -121,8 +122,9 @@ class _Narrow(Rewrite):
         reason = self.objection(context.graph, context)
         if reason is not None:
             return Outcome(0, notes=(reason,))
+        before = draft.file()
         learn_types(draft.ir)
-        large = self._too_large(draft, context, parameters)
+        large = self._too_large(draft.ir.graph, before, context)
         model = draft.ir
         learn_types(model)
         graphs, work = all_graphs(model), self._work(model)
@@ -143,19 +145,17 @@ class _Narrow(Rewrite):
         opset = int(model.graph.opset_imports.get("", 0))
         return _Work(self.kind, self.largest, Names(model), opset, model.ir_version)
 
-    def _too_large(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> dict[str, float]:
+    def _too_large(self, graph: Any, file: Path, context: Context) -> dict[str, float]:
         """Values of the main graph that were seen to be larger than the type is safe for -> the largest."""
-        if not context.feeds:
-            return {}
         names = [
             value.name
-            for node in draft.ir.graph
+            for node in graph
             if node.op_type not in KEPT
             for value in node.outputs
             if value.name and dtype(value) == "FLOAT"
         ]
         found: dict[str, float] = {}
-        for name, _, array in observe(draft.file(), names, context.feeds, context.deadline):
+        for name, _, array in observe(file, names if context.feeds else [], context.feeds, context.deadline):
             finite = array[np.isfinite(array)] if array.dtype == np.float32 else array[:0]
             largest = float(np.abs(finite).max(initial=0.0))
             if largest > self.largest * HEADROOM:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ort_metainfer.errors import MetainferError, RewriteError
+from ort_metainfer.errors import RewriteError
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite
 from ort_metainfer.rewrites.calibration import METHODS, Ranges, activation_ranges
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.islands import LIGHT, PRODUCTS, Island, island_of
+from ort_metainfer.rewrites.observing import question
 from ort_metainfer.rewrites.products import CHOICE
 from ort_metainfer.rewrites.quantiser import (
     LARGEST_BYTES,
@@ -86,9 +87,15 @@ class Int8Static(Rewrite):
             return "there are no inputs to calibrate on"
         return _too_old(graph.opsets.get("ai.onnx", 0))
 
+    def prepared(self, file: Path, folder: Path, parameters: Mapping[str, Any]) -> Path:
+        """The float model that node names refer to: optimised, and every node with a name."""
+        fold = bool(parameters.get("fold", self.parameters["fold"].default))
+        return prepare(file, load_whole(file), folder, fold)[1]
+
     def rewrite(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> Outcome:
         """Fold, calibrate, choose what is quantised, and have onnxruntime's quantiser do it."""
-        original = load_whole(draft.file())
+        source = draft.file()
+        original = load_whole(source)
         opset = next((given.version for given in original.opset_import if given.domain in ("", "ai.onnx")), 0)
         now = replace(
             context.graph, opsets={**context.graph.opsets, "ai.onnx": opset}
@@ -96,7 +103,7 @@ class Int8Static(Rewrite):
         reason = self.objection(now, context)
         if reason is not None:
             return Outcome(0, notes=(reason,))
-        prepared, file = prepare(original, context.folder, parameters["fold"])
+        prepared, file = prepare(source, original, context.folder, parameters["fold"])
         ranges = activation_ranges(
             file,
             (*PRODUCTS, *LIGHT),
@@ -127,22 +134,28 @@ def _too_old(opset: int) -> str | None:
     return None
 
 
-def prepare(original: Any, folder: Path, fold: bool) -> tuple[Any, Path]:
-    """The model as the quantiser wants it, and a file of it.
+def prepare(source: Path, original: Any, folder: Path, fold: bool) -> tuple[Any, Path]:
+    """The model as the quantiser wants it, and a file of it, kept for the next time.
+
+    Args:
+        source: its file.
+        original: its content.
+        folder: where the prepared model goes.
+        fold: whether onnxruntime's basic optimisations are applied.
 
     Raises:
         RewriteError: onnxruntime does not take the model.
     """
+    file = folder / f"prepared-{question(source, ('prepared', str(fold)), ())}.onnx"
+    if file.exists():
+        return load_whole(file), file
     try:
         prepared = optimised(original, folder) if fold else _copy(original)
-    except MetainferError:
-        raise
     except Exception as error:  # onnxruntime's many classes
-        raise RewriteError(f"the model cannot be prepared for quantisation: {error}") from error
+        raise RewriteError(f"{source}: cannot be prepared for quantisation: {error}") from error
     if not fold:
         lift_constants(prepared.graph)
     name_nodes(prepared.graph)
-    file = folder / "prepared.onnx"
     file.write_bytes(prepared.SerializeToString(deterministic=True))
     return prepared, file
 

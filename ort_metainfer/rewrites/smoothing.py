@@ -7,13 +7,15 @@ With one scale for a whole activation, a few large columns leave the others few 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ort_metainfer.rewrites.observing import observe
+from ort_metainfer.errors import RewriteError
+from ort_metainfer.rewrites.observing import observe, question
 
 __all__ = ["column_ranges", "smoothing_factors"]
 
@@ -23,16 +25,39 @@ never active in the feeds must not be blown up in another input."""
 
 
 def column_ranges(
-    file: Path, names: Sequence[str], feeds: Sequence[Mapping[str, Any]], deadline: float | None = None
+    file: Path,
+    names: Sequence[str],
+    feeds: Sequence[Mapping[str, Any]],
+    folder: Path,
+    deadline: float | None = None,
 ) -> dict[str, np.ndarray]:
-    """Value -> largest absolute value of each column (index of the last axis) over the feeds."""
+    """Value -> largest absolute value of each column (index of the last axis) over the feeds.
+
+    Args:
+        file: the float model.
+        names: values inside it.
+        feeds: its inputs.
+        folder: where the answer is kept, so that the same question is not worked out twice.
+        deadline: a time.monotonic() value.
+
+    Raises:
+        RewriteError: no time left, or the model does not run.
+    """
+    kept = folder / f"columns-{question(file, names, feeds)}.npz"
+    if kept.exists():
+        with np.load(kept) as arrays:
+            return {name: arrays[f"c{place}"] for place, name in enumerate(names) if f"c{place}" in arrays.files}
     found: dict[str, np.ndarray] = {}
     for name, _, array in observe(file, names, feeds, deadline):
         if array.dtype != np.float32 or array.ndim == 0 or array.size == 0:
             continue
         columns = np.abs(array).reshape(-1, array.shape[-1]).max(axis=0)
         found[name] = np.maximum(found[name], columns) if name in found else columns
-    return {name: columns for name, columns in found.items() if np.isfinite(columns).all()}
+    if deadline is not None and time.monotonic() > deadline:
+        raise RewriteError(f"{file}: no time left to look at its activations")
+    finite = {name: columns for name, columns in found.items() if np.isfinite(columns).all()}
+    np.savez(kept, **{f"c{place}": finite[name] for place, name in enumerate(names) if name in finite})
+    return finite
 
 
 def smoothing_factors(columns: np.ndarray, matrices: Sequence[np.ndarray], share: float) -> np.ndarray | None:
