@@ -98,6 +98,17 @@ def test_what_would_mean_something_else_is_refused(made: bytes, target: int, rea
     assert opset_of(onnx.load_from_string(after)) == opset_of(onnx.load_from_string(made))
 
 
+def test_an_attribute_that_says_the_default_is_left_out() -> None:
+    body = "i = Cast<to=7, saturate=1>(x) y = Cast<to=1>(i)"
+    after, outcome = rewritten(ConvertOpset(), graph(ROWS, body, opset=19), target=13)
+    assert outcome.changed and opset_of(after) == 13
+
+
+def test_double_precision_is_refused() -> None:
+    made = graph("(double[N,8] x) => (double[N,8] y)", "y = Elu(x)", opset=18)
+    assert_left_alone(ConvertOpset(), made, "Elu of DOUBLE", target=17)
+
+
 def test_a_model_older_than_the_least_is_objected_to() -> None:
     assert_left_alone(ConvertOpset(), graph(ROWS, "y = Relu(x)", opset=9), "opset 9")
 

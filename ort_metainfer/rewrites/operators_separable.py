@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ort_metainfer.rewrites.base import Rewrite
+from ort_metainfer.rewrites.base import Parameter, Rewrite
 from ort_metainfer.rewrites.building import Builder
 from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.operators_convolution import Geometry, bias_of, geometry_of, kernel_of
@@ -25,14 +26,18 @@ class SeparableConv(NodeRewrite):
 
     name = "separable-conv"
     operators = ("Conv",)
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        "least_side": Parameter(int, 4, "sides of a kernel below which it is left alone", numbers=(2, 64))
+    }
 
     def match(self, node: Any, around: Surroundings) -> Plan | str | None:
         """A two-dimensional Conv over all channels, or over each alone."""
         geometry = geometry_of(node)
         if isinstance(geometry, str):
             return geometry
-        if geometry.axes != 2 or min(geometry.kernel[2:]) < 2:
-            return "its kernel has not two sides of two or more"
+        least = around.parameters["least_side"]
+        if geometry.axes != 2 or min(geometry.kernel[2:]) < least:
+            return f"its kernel has not two sides of {least} or more"
         inputs = geometry.kernel[1]
         if geometry.group > 1 and inputs > 1:
             return "its groups are of several channels"
