@@ -67,16 +67,13 @@ class Constants:
         nodes: in topological order.
         wanted: the values that something else uses.
         taken: the constants that it uses.
+        taken_bytes: bytes of those.
     """
 
     nodes: tuple[Any, ...]
     wanted: tuple[Any, ...]
     taken: tuple[Any, ...]
-
-    @property
-    def taken_bytes(self) -> int:
-        """Bytes of those constants."""
-        return sum(tensor_of(value).nbytes for value in self.taken)
+    taken_bytes: int
 
     def compute(self, opsets: Mapping[str, int], ir_version: int) -> list[np.ndarray]:
         """What ``wanted`` is.
@@ -140,7 +137,9 @@ def cones(graph: Any, most_bytes: int) -> list[Constants]:
             continue
         wanted = [value for value in node.outputs if _is_wanted(value, graph, parts)]
         if wanted:
-            found.append(Constants(tuple(part.nodes.values()), tuple(wanted), tuple(part.taken.values())))
+            taken = tuple(part.taken.values())
+            taken_bytes = sum(tensor_of(value).nbytes for value in taken)
+            found.append(Constants(tuple(part.nodes.values()), tuple(wanted), taken, taken_bytes))
     return found
 
 
@@ -219,4 +218,4 @@ def _together(parts: Sequence[Constants]) -> Constants:
         nodes.update((id(node), node) for node in part.nodes)
         taken.update((id(value), value) for value in part.taken)
     wanted = tuple(value for part in parts for value in part.wanted)
-    return Constants(tuple(nodes.values()), wanted, tuple(taken.values()))
+    return Constants(tuple(nodes.values()), wanted, tuple(taken.values()), 0)

@@ -180,6 +180,8 @@ class _Before(Fusion):
         maker = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
         if maker is None or maker.domain or maker.op_type not in self.scalings or maker.graph is None:
             return None
+        if _ends_gelu(maker):
+            return "it is part of a composed GELU, which is worth more as one operator"
         found = batch_norm_of(maker) if maker.op_type == "BatchNormalization" else scaling_of(maker)
         if not isinstance(found, Affine):
             return found
@@ -206,6 +208,14 @@ class _Before(Fusion):
         if isinstance(scaled, str):
             return scaled
         return Plan(node, lambda make: scaled.make(make, found.data), [maker])
+
+
+def _ends_gelu(node: Any, steps: int = 3) -> bool:
+    """Whether Erf or Tanh is a factor of the product: the last Mul of a GELU in several operators."""
+    makers = [value.producer() for value in node.inputs if value is not None and value.producer() is not None]
+    if node.op_type not in ("Mul", "Add", "Div"):
+        return node.op_type in ("Erf", "Tanh")
+    return steps > 0 and any(_ends_gelu(maker, steps - 1) for maker in makers)
 
 
 class BatchNormBeforeLinear(_Before):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ort_metainfer.errors import RewriteError
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.attending import Attention, attention_of
-from ort_metainfer.rewrites.base import Context, Outcome, Rewrite
+from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite
 from ort_metainfer.rewrites.building import Builder
 from ort_metainfer.rewrites.contributed import KERNELS, MICROSOFT, SOURCES
 from ort_metainfer.rewrites.draft import Draft
@@ -28,8 +28,7 @@ class FuseAttention(Fusion):
     """Scaled dot-product attention with its heads split and joined, as com.microsoft.MultiHeadAttention.
 
     A mask is made as large as the scores, which the operator asks for. Dimensions of inputs that are declared under one
-    name are taken to be equal: a mask that makes the scores larger (one of whose batch size is not theirs) is refused
-    by the operator.
+    name are taken to be equal. A mask that would make the scores larger is an error to the operator.
     """
 
     name = "fuse-attention"
@@ -38,6 +37,11 @@ class FuseAttention(Fusion):
     providers = KERNELS["MultiHeadAttention"]
     sources = SOURCES
     trusts_names = True
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        "trust_masks": Parameter(
+            bool, False, "whether a mask of open sizes is taken to broadcast to the scores, and never the other way"
+        )
+    }
 
     def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """The reshape that joins the heads, with the rest of the pattern before it."""
@@ -47,22 +51,34 @@ class FuseAttention(Fusion):
             return found
         if dtype(found.query) != "FLOAT":
             return f"the CPU's kernel takes no {dtype(found.query) or 'unknown type'}"
-        shape = constant(node.inputs[1])
-        if shape is None or (shape.reshape(-1)[2:] == 0).any():
+        shape, plain = constant(node.inputs[1]), _joins_only(node, joined)
+        if not plain and (shape is None or (shape.reshape(-1)[2:] == 0).any()):
             return "the shape in which the heads are joined is not constant"
-        mask = _mask_objection(found)
+        mask = _mask_objection(found, around.parameters["trust_masks"])
         if mask is not None:
             return mask
+        if plain:
+            return Plan(node, lambda make: _attended(found, make), found.nodes)
         return Plan(node, lambda make: make("Reshape", _attended(found, make), shape), found.nodes)
 
 
-def _mask_objection(found: Attention) -> str | None:
+def _joins_only(node: Any, joined: Any) -> bool:
+    """Whether the reshape is known to make one dimension of the heads and their size, and nothing else."""
+    before, after = sizes_of(joined.outputs[0]), sizes_of(node.outputs[0])
+    if before is None or after is None or len(before) != 4 or len(after) != 3 or None in before:
+        return False
+    return before[:2] == after[:2] and after[2] == int(before[2] or 0) * int(before[3] or 0)
+
+
+def _mask_objection(found: Attention, trusted: bool) -> str | None:
     """Why the mask may not be one of the scores' shape or broadcast to it."""
     if found.mask is None:
         return None
     mask, scores = sizes_of(found.mask), sizes_of(found.scores)
     if mask is None or scores is None or len(mask) > 4:
         return "the shape of the mask is not known"
+    if trusted and (len(mask) < 3 or mask[-3] in (1, found.heads)):
+        return None
     for axis in range(-len(mask), 0):
         if mask[axis] != 1 and (mask[axis] is None or mask[axis] != scores[axis]):
             return "the mask is not known to have the shape of the scores"
@@ -99,7 +115,8 @@ def _bias(found: Attention, make: Builder) -> Any:
     mask = found.mask
     if len(sizes) < 4:
         mask = make.unsqueeze(mask, list(range(4 - len(sizes))))
-    if len(sizes) > 1 and sizes[-2] != 1 and sizes[-1] != 1:
+    wanted = sizes_of(found.scores) or ()
+    if len(sizes) > 1 and None not in sizes and sizes[-2:] == wanted[-2:]:
         return mask
     times = make.slice(make("Shape", found.query), [1], [2], [0]), make.slice(make("Shape", found.key), [1], [2], [0])
     ones = np.asarray([1, 1], np.int64)
@@ -152,6 +169,8 @@ class FuseTransformer(Rewrite):
             return Outcome(0, notes=(lost,))
         for domain, version in before.graph.opset_imports.items():
             after.graph.opset_imports.setdefault(domain, version)
+        for old, new in zip(before.graph.outputs, after.graph.outputs, strict=True):
+            new.type, new.shape = old.type, old.shape
         draft.go_on_with(after)
         notes = (f"fused: {', '.join(f'{name} {count}' for name, count in useful.items())}",)
         return Outcome(sum(useful.values()), notes=notes, figures={name: float(n) for name, n in useful.items()})
