@@ -23,16 +23,29 @@ __all__ = ["create", "find"]
 log = logging.getLogger("ort_metainfer")
 
 
-def find(keyword: Settings | None, model_hash: str | None, spec: SessionSpec, strategy: Strategy) -> Compiled | None:
+def find(
+    keyword: Settings | None,
+    source: str | bytes,
+    model_hash: str | None,
+    spec: SessionSpec,
+    strategy: Strategy,
+) -> Compiled | None:
     """The compiled model for this session; None where there is none, or it is damaged, which is said once.
 
+    A rewritten model that is gone, or that a person's strategy file asks for, is made again from the strategy.
+
     Raises:
-        StrategyError: the strategy rewrites the model ahead of time, and there is nothing to load.
+        StrategyError: the strategy rewrites the model, and the rewritten one is not there and cannot be made.
         ProviderError: the strategy's provider has no adapter here.
     """
     reason: Compiled | str = "the model is not known"
     if model_hash is not None:
-        reason = compiled_for(_directory(keyword), compiled_key(model_hash, spec, strategy))
+        key = compiled_key(model_hash, spec, strategy)
+        reason = compiled_for(_directory(keyword), key)
+        if strategy.transforms and not isinstance(reason, Compiled):
+            from ort_metainfer.rewriting_again import rewrite_again
+
+            reason = rewrite_again(keyword, source, key, spec, strategy)
     if isinstance(reason, Compiled):
         return reason
     if strategy.transforms:

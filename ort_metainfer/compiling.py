@@ -47,14 +47,32 @@ COMPATIBILITY = "ep_compatibility_info."
 
 
 def serve(request: dict[str, Any], channel: Speaker, until: float) -> dict[str, Any]:
-    """Carry out the step that ``request["task"]`` names: ``rewrite`` or ``compile``.
+    """Carry out the step that ``request["task"]`` names: ``rewrite``, ``transform`` or ``compile``.
 
     Raises:
         Refused: onnxruntime, or the check afterwards, says no.
         MetainferError: the model or the inputs do not do.
     """
-    task = {"rewrite": _rewrite, "compile": _compile}[request["task"]]
+    task = {"rewrite": _rewrite, "transform": _transform, "compile": _compile}[request["task"]]
     return task(request, channel, until)
+
+
+# ---- a strategy's transforms ----------------------------------------------------------------------------------------
+
+
+def _transform(request: dict[str, Any], channel: Speaker, until: float) -> dict[str, Any]:
+    """Rewrite the model as the strategy says; answers with the folder that holds it."""
+    from ort_metainfer.model.inputs import load_feeds
+    from ort_metainfer.trials.rehearsal import read_graph
+    from ort_metainfer.trials.rewritten import rewritten_model
+
+    setup, strategy = setup_from(request["setup"]), Strategy.from_dict(request["strategy"])
+    channel.say("rewriting", session="model")
+    if setup.graph is None:
+        setup = replace(setup, graph=read_graph(setup))
+    has_feeds = any(setup.feeds.glob("*.npz"))
+    feeds = load_feeds(setup.feeds) if has_feeds else []
+    return {"folder": str(rewritten_model(setup, strategy.transforms, feeds, until).parent)}
 
 
 # ---- rewriting -------------------------------------------------------------------------------------------------------

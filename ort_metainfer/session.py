@@ -164,7 +164,8 @@ def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers:
         if known.compiled is not None or known.strategy.transforms:
             from ort_metainfer.compiled_start import find
 
-            compiled = find(keyword, known.model_hash, spec, known.strategy)
+            source = self._model_path if self._model_path is not None else self._model_bytes
+            compiled = find(keyword, source, known.model_hash, spec, known.strategy)
         if compiled is None and known.strategy.is_default:
             return None
         return _planned(spec, known.strategy, compiled, providers, provider_options)

@@ -62,8 +62,8 @@ def rewritten_model(
         os.makedirs(folder, mode=0o700)
     try:
         calibrated, _ = held_back(feeds)
-        shapes = setup.shapes or {name: tuple(value.shape) for name, value in feeds[0].items()} if feeds else {}
-        context = Context(work, setup.graph, calibrated, setup.inputs_are_real, shapes, deadline=deadline)
+        # the caller's word only: those of the inputs at hand would make a model that is wrong for the next ones
+        context = Context(work, setup.graph, calibrated, setup.inputs_are_real, setup.shapes, deadline=deadline)
         made = rewrite_model(setup.model_file, transforms, context, part / MODEL_FILE)
         notes = [f"{done.name}: {note}" for done, outcome in made.outcomes for note in outcome.notes]
         changed = [f"{done.name}: {outcome.changed} rewritten" for done, outcome in made.outcomes]

@@ -1,0 +1,205 @@
+"""Strategies that rewrite the model: tried in a child, kept in the cache, applied, made again where they are gone."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ort_metainfer
+from ort_metainfer.compilation import with_rewritten
+from ort_metainfer.compiled import Compiled, compiled_for
+from ort_metainfer.compiled_key import compiled_key
+from ort_metainfer.decision import Decision, Proposal
+from ort_metainfer.errors import RewriteError
+from ort_metainfer.model.fingerprint import fingerprint
+from ort_metainfer.model.graph import describe
+from ort_metainfer.problem import CacheKey, SessionSpec
+from ort_metainfer.rewrites.registry import get_rewrite
+from ort_metainfer.settings import Settings
+from ort_metainfer.strategy import Strategy
+from ort_metainfer.trials import rewritten
+from ort_metainfer.trials.client import ChildTrialHost
+from ort_metainfer.trials.task import Setup, Thresholds
+
+NATIVE = Strategy(transforms=(get_rewrite("gelu-to-contributed").transform(),))
+NOTHING = Strategy(transforms=(get_rewrite("instance-norm-to-native").transform(),))
+
+
+@pytest.fixture
+def gelu_model(tmp_path: Path) -> Path:
+    """x -> MatMul -> GELU spelled out with Erf -> y, with something in its metadata."""
+    weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32) / 4
+    constants = {"root": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5), "w": weight}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Div", ["h", "root"], ["scaled"]),
+        helper.make_node("Erf", ["scaled"], ["erf"]),
+        helper.make_node("Add", ["erf", "one"], ["shifted"]),
+        helper.make_node("Mul", ["h", "shifted"], ["product"]),
+        helper.make_node("Mul", ["product", "half"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "gelu",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 16])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
+    model.metadata_props.add(key="labels", value="a,b,c")
+    path = tmp_path / "gelu.onnx"
+    onnx.save(model, str(path))
+    return path
+
+
+FEED = {"x": np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)}
+
+
+def operators(model: Path) -> set[str]:
+    return {node.op_type for node in onnx.load(str(model)).graph.node}
+
+
+def setup_of(model: Path, tmp_path: Path) -> Setup:
+    feeds = tmp_path / "feeds"
+    feeds.mkdir(exist_ok=True)
+    return Setup(model, SessionSpec(), feeds, graph=describe(model), label="gelu")
+
+
+def far() -> float:
+    return time.monotonic() + 60
+
+
+def test_a_rewritten_model_is_made_once_and_whole(gelu_model: Path, tmp_path: Path) -> None:
+    setup = setup_of(gelu_model, tmp_path)
+    first = rewritten.rewritten_model(setup, NATIVE.transforms, [FEED], far())
+    stamp = first.stat().st_mtime_ns
+    assert "Gelu" in operators(first) and "Erf" not in operators(first)
+    assert rewritten.rewritten_model(setup, NATIVE.transforms, [FEED], far()).stat().st_mtime_ns == stamp
+    assert [path.name for path in first.parent.parent.iterdir()] == [first.parent.name], "nothing is left beside it"
+    assert any("1 rewritten" in note for note in rewritten.notes_of(setup, NATIVE.transforms))
+
+
+def test_where_nothing_is_to_rewrite_the_reason_is_told_and_nothing_is_left(gelu_model: Path, tmp_path: Path) -> None:
+    setup = setup_of(gelu_model, tmp_path)
+    with pytest.raises(RewriteError, match="nothing to rewrite: instance-norm-to-native"):
+        rewritten.rewritten_model(setup, NOTHING.transforms, [FEED], far())
+    assert not list((setup.feeds / "rewritten").iterdir())
+
+
+def test_a_model_whose_features_are_not_known_is_not_rewritten(gelu_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(RewriteError, match="features are not known"):
+        rewritten.rewritten_model(replace(setup_of(gelu_model, tmp_path), graph=None), NATIVE.transforms, [], far())
+
+
+def decision_for(model: Path) -> Decision:
+    key = CacheKey(fingerprint(str(model), None).hash, "cpu:x/1c", "x:float32[n,16]", "strict|latency|CPU")
+    return Decision(NATIVE, "search", "it won", key=key, graph=describe(model))
+
+
+def test_what_was_tried_is_what_is_kept(gelu_model: Path, tmp_path: Path) -> None:
+    setup, cache = setup_of(gelu_model, tmp_path), tmp_path / "cache"
+    made = rewritten.rewritten_model(setup, NATIVE.transforms, [FEED], far())
+    decision = with_rewritten(decision_for(gelu_model), setup, cache)
+    assert decision.key is not None and decision.strategy == NATIVE
+    kept = compiled_for(cache, compiled_key(decision.key.model, SessionSpec(), NATIVE))
+    assert isinstance(kept, Compiled) and kept.folder.name == decision.compiled
+    assert kept.model_file.read_bytes() == made.read_bytes()
+
+
+def test_a_decision_whose_rewritten_model_cannot_be_kept_is_for_plain_onnxruntime(
+    gelu_model: Path, tmp_path: Path
+) -> None:
+    setup, blocked = setup_of(gelu_model, tmp_path), tmp_path / "blocked"
+    rewritten.rewritten_model(setup, NATIVE.transforms, [FEED], far())
+    blocked.write_text("no folder")
+    decision = with_rewritten(decision_for(gelu_model), setup, blocked)
+    assert decision.strategy.is_default and not decision.complete and "cannot be kept" in decision.reason
+
+
+@pytest.mark.slow
+def test_a_race_holds_a_rewritten_model_against_the_original(gelu_model: Path, tmp_path: Path) -> None:
+    setup = replace(setup_of(gelu_model, tmp_path), graph=None)
+    with ChildTrialHost() as host:
+        setup = replace(setup, graph=host.describe(setup, far()))
+        host.prepare(setup, far())
+        proposals = [Proposal(strategy, "test", "") for strategy in (NATIVE, NOTHING)]
+        won, refused = host.race(setup, proposals, Thresholds(), far())
+    assert [gate.passed for gate in won.gates[:2]] == [True, True] and won.timing is not None
+    assert won.error is not None and won.error < 1e-6
+    assert not refused.gates[0].passed and "nothing to rewrite" in refused.gates[0].detail
+
+
+@pytest.fixture
+def by_file(tmp_path: Path) -> Settings:
+    file = tmp_path / "strategy.toml"
+    file.write_text(NATIVE.to_toml())
+    return Settings(strategy=str(file))
+
+
+@pytest.mark.slow
+class TestSessions:
+    def folders(self) -> list[Path]:
+        import os
+
+        return sorted((Path(os.environ["ORT_METAINFER_CACHE_DIR"]) / "compiled").iterdir())
+
+    def check(self, model: Any, settings: Settings) -> ort_metainfer.InferenceSession:
+        session = ort_metainfer.InferenceSession(model, metainfer=settings)
+        plain = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        np.testing.assert_allclose(session.run(None, FEED)[0], plain.run(None, FEED)[0], rtol=1e-5, atol=1e-6)
+        assert [(i.name, i.type, i.shape) for i in session.get_inputs()] == [
+            (i.name, i.type, i.shape) for i in plain.get_inputs()
+        ]
+        assert session.get_modelmeta().custom_metadata_map == {"labels": "a,b,c"}
+        assert session.get_modelmeta().graph_name == plain.get_modelmeta().graph_name
+        return session
+
+    @pytest.mark.parametrize("as_bytes", [False, True])
+    def test_a_strategy_file_with_a_rewrite_is_carried_out_once(
+        self, gelu_model: Path, by_file: Settings, as_bytes: bool
+    ) -> None:
+        model = gelu_model.read_bytes() if as_bytes else str(gelu_model)
+        assert self.check(model, by_file).strategy == NATIVE
+        (folder,) = self.folders()
+        assert "Gelu" in operators(folder / "model.onnx")
+        stamp = (folder / "model.onnx").stat().st_mtime_ns
+        self.check(model, by_file)
+        assert (folder / "model.onnx").stat().st_mtime_ns == stamp
+
+    def test_a_rewritten_model_that_is_gone_or_damaged_is_made_again(self, gelu_model: Path, by_file: Settings) -> None:
+        self.check(str(gelu_model), by_file)
+        (folder,) = self.folders()
+        whole = (folder / "model.onnx").read_bytes()
+        (folder / "model.onnx").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        self.check(str(gelu_model), by_file)
+        assert (self.folders()[0] / "model.onnx").read_bytes() == whole, "the same bytes again"
+        shutil.rmtree(folder)
+        self.check(str(gelu_model), by_file)
+        assert (self.folders()[0] / "model.onnx").read_bytes() == whole
+
+    def test_under_mode_cached_nothing_is_made(
+        self, gelu_model: Path, by_file: Settings, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.WARNING):
+            session = ort_metainfer.InferenceSession(str(gelu_model), metainfer=replace(by_file, mode="cached"))
+        assert session.strategy.is_default and "mode is cached" in caplog.text
+
+    def test_a_rewrite_that_does_not_exist_leaves_plain_onnxruntime_with_one_warning(
+        self, gelu_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        file = tmp_path / "strange.toml"
+        file.write_text(NATIVE.to_toml().replace("gelu-to-contributed", "gelu-to-gold"))
+        with caplog.at_level(logging.WARNING):
+            session = ort_metainfer.InferenceSession(str(gelu_model), metainfer=Settings(strategy=str(file)))
+        assert session.strategy.is_default and "gelu-to-gold" in caplog.text
+        session.run(None, FEED)
