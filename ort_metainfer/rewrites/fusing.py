@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from ort_metainfer.rewrites.known_shapes import learn_sizes
 from ort_metainfer.rewrites.node_rewrite import MOST_SITES, NodeRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import leak
 
-__all__ = ["DONE_BY_ORT", "Fusion", "Keep", "attributes_of", "keep", "label_of"]
+__all__ = ["DONE_BY_ORT", "Fusion", "Keep", "attributes_of", "keep", "label_of", "outcome_of"]
 
 DONE_BY_ORT = "never measured to pay: onnxruntime's own optimiser does the same"
 
@@ -125,6 +125,16 @@ def _can_be_called(value: Any, node: Any) -> bool:
     return not any(
         given.type.name in ("GRAPH", "GRAPHS") for other in node.graph for given in other.attributes.values()
     )
+
+
+def outcome_of(sites: Sequence[Site], nothing: str, **figures: float) -> Outcome:
+    """What was done at these places; ``nothing`` is said where there are none."""
+    left = [site.reason for site in sites if site.reason]
+    notes = () if sites else (nothing,)
+    if left:
+        reasons = "; ".join(list(dict.fromkeys(left))[:3])
+        notes = (f"{len(left)} of {len(sites)} places left alone: {reasons}",)
+    return Outcome(len(sites) - len(left), tuple(sites[:MOST_SITES]), notes, figures)
 
 
 def attributes_of(node: Any, *left_out: str) -> dict[str, Any]:

@@ -12,9 +12,8 @@ from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite, Si
 from ort_metainfer.rewrites.building import Builder, Names, replace
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.folding_constants import Constants, computed, cones
-from ort_metainfer.rewrites.fusing import DONE_BY_ORT, label_of
+from ort_metainfer.rewrites.fusing import DONE_BY_ORT, label_of, outcome_of
 from ort_metainfer.rewrites.known_shapes import KnownShapes, known_shape_inputs
-from ort_metainfer.rewrites.node_rewrite import MOST_SITES
 from ort_metainfer.rewrites.patterns import all_graphs, learn_types
 
 __all__ = ["REWRITES", "FoldConstants", "FoldShapes"]
@@ -55,8 +54,7 @@ class FoldConstants(Rewrite):
             sites = [*left, *found]
             if all(site.reason for site in found):
                 break
-        changed = sum(not site.reason for site in sites)
-        return Outcome(changed, tuple(sites[:MOST_SITES]), () if sites else ("nothing depends on constants alone",))
+        return outcome_of(sites, "nothing depends on constants alone")
 
 
 def fold(model: Any, label: str, growth_bytes: int) -> list[Site]:
@@ -113,10 +111,9 @@ class FoldShapes(Rewrite):
         """Shapes first, then what is constant because of them."""
         model = draft.ir
         sites = list(self._known(model))
-        changed = sum(not site.reason for site in sites)
-        if changed:
+        if any(not site.reason for site in sites):
             fold(model, self.name, 1 << 16)
-        return Outcome(changed, tuple(sites[:MOST_SITES]), () if sites else ("no shape is computed as the model runs",))
+        return outcome_of(sites, "no shape is computed as the model runs")
 
     def _known(self, model: Any) -> Iterator[Site]:
         learn_types(model)

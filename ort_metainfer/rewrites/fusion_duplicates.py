@@ -9,8 +9,7 @@ from typing import Any
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Rewrite, Site
 from ort_metainfer.rewrites.draft import Draft
-from ort_metainfer.rewrites.fusing import DONE_BY_ORT, keep, label_of
-from ort_metainfer.rewrites.node_rewrite import MOST_SITES
+from ort_metainfer.rewrites.fusing import DONE_BY_ORT, keep, label_of, outcome_of
 from ort_metainfer.rewrites.patterns import all_graphs, attribute, constant
 
 __all__ = ["REWRITES", "MergeDuplicateNodes", "MergeDuplicateWeights", "RemoveUnused"]
@@ -50,8 +49,7 @@ class MergeDuplicateNodes(Rewrite):
     def rewrite(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> Outcome:
         """Merge in each graph on its own, in order, so that duplicate chains go as a whole."""
         sites = [site for graph in all_graphs(draft.ir) for site in _merged(graph)]
-        changed = sum(not site.reason for site in sites)
-        return Outcome(changed, tuple(sites[:MOST_SITES]), () if sites else ("no node is there twice",))
+        return outcome_of(sites, "no node is there twice")
 
 
 def _merged(graph: Any) -> Iterator[Site]:
@@ -131,8 +129,7 @@ class MergeDuplicateWeights(Rewrite):
                 value.replace_all_uses_with(first)
                 del graph.initializers[value.name]
                 sites.append(Site(value.name))
-        notes = () if sites else ("no initialiser is there twice",)
-        return Outcome(len(sites), tuple(sites[:MOST_SITES]), notes, {"saved_bytes": float(saved)})
+        return outcome_of(sites, "no initialiser is there twice", saved_bytes=float(saved))
 
 
 def _equal_weights(graph: Any) -> Iterator[tuple[Any, Any]]:
@@ -172,7 +169,7 @@ class RemoveUnused(Rewrite):
                 if not (value.uses() or value.is_graph_input() or value.is_graph_output()):
                     sites.append(Site(value.name))
                     del graph.initializers[value.name]
-        return Outcome(len(sites), tuple(sites[:MOST_SITES]), () if sites else ("every part of it is used",))
+        return outcome_of(sites, "every part of it is used")
 
 
 def _dead_nodes(graph: Any) -> Iterator[str]:

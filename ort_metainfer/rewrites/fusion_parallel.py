@@ -12,9 +12,8 @@ from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite, Site
 from ort_metainfer.rewrites.building import Builder, Names, drop
 from ort_metainfer.rewrites.draft import Draft
-from ort_metainfer.rewrites.fusing import label_of
+from ort_metainfer.rewrites.fusing import label_of, outcome_of
 from ort_metainfer.rewrites.linear import Linear, linear_of
-from ort_metainfer.rewrites.node_rewrite import MOST_SITES
 from ort_metainfer.rewrites.patterns import all_graphs, learn_types
 
 __all__ = ["REWRITES", "MergeParallelProducts"]
@@ -48,7 +47,7 @@ class MergeParallelProducts(Rewrite):
         """Merge every group in each graph."""
         model = draft.ir
         learn_types(model)
-        names, sites = Names(model), []
+        names, sites = Names(model), list[Site]()
         for graph in all_graphs(model):
             for group in _groups(graph):
                 reason = _objection(group, parameters["most_outputs"])
@@ -56,9 +55,7 @@ class MergeParallelProducts(Rewrite):
                 if reason is None:
                     _merge(group, names, self.name, model)
                 sites.append(Site(label, reason or ""))
-        changed = sum(not site.reason for site in sites)
-        notes = () if sites else ("no two products with constant weights have the same input",)
-        return Outcome(changed, tuple(sites[:MOST_SITES]), notes)
+        return outcome_of(sites, "no two products with constant weights have the same input")
 
 
 def _groups(graph: Any) -> list[list[Linear]]:

@@ -11,8 +11,8 @@ from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Rewrite, Site
 from ort_metainfer.rewrites.building import Builder, Names
 from ort_metainfer.rewrites.draft import Draft
-from ort_metainfer.rewrites.fusing import DONE_BY_ORT, Fusion, Keep, attributes_of, label_of
-from ort_metainfer.rewrites.node_rewrite import MOST_SITES, Plan, Surroundings
+from ort_metainfer.rewrites.fusing import DONE_BY_ORT, Fusion, Keep, attributes_of, label_of, outcome_of
+from ort_metainfer.rewrites.node_rewrite import Plan, Surroundings
 from ort_metainfer.rewrites.patterns import all_graphs, attribute, constant, dtype, produced, scalar
 
 __all__ = ["REWRITES", "CancelQuantisation", "ClipIntoQuantiser", "DequantisePerConsumer"]
@@ -121,8 +121,7 @@ class DequantisePerConsumer(Rewrite):
         model = draft.ir
         names = Names(model)
         sites = [site for graph in all_graphs(model) for site in self._doubled(graph, names, model)]
-        notes = () if sites else ("every DequantizeLinear has one consumer",)
-        return Outcome(len(sites), tuple(sites[:MOST_SITES]), notes)
+        return outcome_of(sites, "every DequantizeLinear has one consumer")
 
     def _doubled(self, graph: Any, names: Names, model: Any) -> Iterator[Site]:
         for node in tuple(graph):
