@@ -91,8 +91,9 @@ class _Graph:
             order = order_of(node)
             if order is None or not _is_foldable(node.inputs[0]) or node.outputs[0].is_graph_output():
                 continue
-            builder = self.builder(node)
-            array = constant(node.inputs[0])
+            builder, array = self.builder(node), constant(node.inputs[0])
+            if array is None:
+                continue
             value = builder.constant(np.ascontiguousarray(np.transpose(array, order)))
             self.graph.insert_before(node, builder.nodes)
             self.take_place(node.outputs[0], value)

@@ -101,7 +101,7 @@ def regions(graph: Any, order: tuple[int, ...], opset: int) -> Iterator[Region]:
 def _grown(start: Any, order: tuple[int, ...], opset: int, transposes: set[int]) -> Region:
     region, seen = Region(order), {id(start)}
     first = 0 if order_of(start) == order else 1
-    waiting = deque(_joined(region, start, start.inputs[0], first, None))
+    waiting = deque(_joined(region, start, start.inputs[0], first, None) or ())
     region.transposes.append(start)
     region.inside.add(id(start))
     while waiting:
