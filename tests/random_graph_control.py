@@ -12,6 +12,7 @@ from tests.random_graph_dense import BLOCKS as DENSE
 from tests.random_graph_elementwise import BLOCKS as ELEMENTWISE
 from tests.random_graph_layout import BLOCKS as LAYOUT
 from tests.random_graph_norms import BLOCKS as NORMS
+from tests.random_graph_repeats import BLOCKS as REPEATS
 from tests.random_graph_sketch import BOOL, FLOAT, INT64, Sketch, Value
 
 
@@ -96,7 +97,14 @@ def recurrent(s: Sketch) -> None:
         s.keep(s.transpose(Value(outputs[1], (ways, n, hidden)), (1, 0, 2)))
 
 
-PLAIN: dict[str, Callable[[Sketch], None]] = {**ELEMENTWISE, **NORMS, **CONVOLUTIONS, **DENSE, **LAYOUT}
+PLAIN: dict[str, Callable[[Sketch], None]] = {
+    **ELEMENTWISE,
+    **NORMS,
+    **CONVOLUTIONS,
+    **DENSE,
+    **LAYOUT,
+    **REPEATS,
+}
 INSIDE = tuple(name for name in PLAIN if name not in ("embedding", "sorted_out"))
 
 
