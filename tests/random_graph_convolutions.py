@@ -84,6 +84,38 @@ def convolution(s: Sketch) -> None:
     s.keep(value)
 
 
+def separable(s: Sketch) -> None:
+    """A large kernel that is a column times a row."""
+    side, channels = s.size(4, 6), s.size(1, 3)
+    value = s.declare_image(channels, side + 3)
+    groups = channels if s.chance(0.4) else 1
+    out = channels if groups > 1 else s.size(1, 3)
+    column = s.rng.standard_normal((out, channels // groups, side, 1))
+    kernel = column * s.rng.standard_normal((out, 1, 1, side)) / side
+    if groups == 1:
+        kernel = np.broadcast_to(kernel[:1], kernel.shape) / channels
+    pads = [s.size(0, 2) for _ in range(4)]
+    sizes = [side + 3 + pads[axis] + pads[axis + 2] - side + 1 for axis in (0, 1)]
+    inputs = [value, s.constant(kernel), *([s.weight(out)] if s.chance(0.5) else [])]
+    s.keep(s.emit("Conv", inputs, (value.shape[0], out, *sizes), group=groups, pads=pads))
+
+
+def enlarged(s: Sketch) -> None:
+    """Every pixel repeated in place by Expand or Tile between two reshapes."""
+    value = s.pick(4)
+    n, c, h, w = value.shape
+    down, right = s.choose((2, 2), (2, 1), (1, 2), (3, 2))
+    thin = [size for axis, factor in ((h, down), (w, right)) for size in ((axis, 1) if factor > 1 else (axis,))]
+    wide = [size for axis, factor in ((h, down), (w, right)) for size in ((axis, factor) if factor > 1 else (axis,))]
+    apart = s.reshape(value, (n, c, *thin))
+    if s.chance(0.5):
+        times = [1, 1, *(b // a if a == 1 else 1 for a, b in zip(thin, wide, strict=True))]
+        apart = s.emit("Tile", [apart, s.ints(*times)], (n, c, *wide))
+    else:
+        apart = s.emit("Expand", [apart, s.ints(1, 1, *wide)], (n, c, *wide))
+    s.keep(s.reshape(apart, (n, c, h * down, w * right)))
+
+
 def residual(s: Sketch) -> None:
     """A pointwise convolution added to its input's own."""
     value = s.pick(4)
@@ -180,5 +212,15 @@ def pixels(s: Sketch) -> None:
 
 BLOCKS = {
     block.__name__: block
-    for block in (convolution, residual, squeeze_excite, transposed_convolution, pooling, resampling, pixels)
+    for block in (
+        convolution,
+        separable,
+        enlarged,
+        residual,
+        squeeze_excite,
+        transposed_convolution,
+        pooling,
+        resampling,
+        pixels,
+    )
 }

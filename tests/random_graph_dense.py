@@ -195,8 +195,15 @@ def embedding(s: Sketch) -> None:
     ids = Value(s.fresh("ids"), (s.batch, time))
     s.declare(ids, lambda rng, n: rng.integers(0, words, (n, time)).astype(np.int64), INT64)
     found = s.emit("Gather", [s.weight(words, width), ids], (s.batch, time, width))
-    value = s.binary("Add", found, s.constant(s.rng.standard_normal((1, time, width))))
-    if s.chance(0.7):
+    if s.chance(0.5):
+        value = s.binary("Add", found, s.constant(s.rng.standard_normal((1, time, width))))
+    else:
+        places = s.constant(np.arange(time)[None], np.int64)
+        row = s.emit("Gather", [s.weight(time + 2, width), places], (1, time, width))
+        value = s.binary("Add", found, row.name)
+    if s.opset >= 17 and s.chance(0.6):
+        value = s.emit("LayerNormalization", [value, s.near_one(width), s.weight(width)], value.shape, axis=-1)
+    elif s.chance(0.7):
         normal = composed_layer_norm(s, value)
         value = s.binary("Add", s.binary("Mul", normal, s.near_one(width)), s.weight(width))
     s.keep(value)

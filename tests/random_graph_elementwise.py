@@ -144,6 +144,16 @@ def contributed(s: Sketch) -> None:
     s.keep(s.emit(name, given, shape, **attributes))
 
 
+def bias_gelu(s: Sketch) -> None:
+    """A vector added along the last axis, and Gelu as one operator."""
+    value = s.pick(2, 3)
+    value = s.binary("Add", value, s.weight(value.shape[-1]))
+    if s.opset >= 20 and s.chance(0.5):
+        s.keep(s.unary("Gelu", value, approximate=s.choose("none", "tanh")))
+    else:
+        s.keep(s.unary(s.choose("Gelu", "FastGelu"), value, domain="com.microsoft"))
+
+
 def gelu_erf(s: Sketch) -> None:
     value = biased(s, s.pick(2, 3, 4)) if s.chance(0.4) else s.pick(2, 3, 4)
     inner = s.binary("Div", value, s.scalar(math.sqrt(2)))
@@ -209,6 +219,7 @@ BLOCKS = {
         clipped,
         native,
         contributed,
+        bias_gelu,
         gelu_erf,
         gelu_tanh,
         hard_swish,

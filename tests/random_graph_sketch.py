@@ -154,6 +154,12 @@ class Sketch:
         value = Value(self.fresh("x"), (self.batch, *body)[:rank] if rank > 0 else ())
         return self.declare(value, lambda rng, n: rng.standard_normal((n, *value.shape[1:])).astype(np.float32))
 
+    def declare_image(self, channels: int, side: int) -> Value:
+        """A new square image as a graph input."""
+        shape = (self.batch, channels, side, side)
+        value = Value(self.fresh("x"), shape)
+        return self.declare(value, lambda rng, n: rng.standard_normal((n, *shape[1:])).astype(np.float32))
+
     def declare(self, value: Value, feed: Feed, elem_type: int = FLOAT, fixed: bool = False) -> Value:
         """Make ``value`` a graph input of the outermost graph; ``fixed``: its first axis is not the batch."""
         if self.outer is not None:

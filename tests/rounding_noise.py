@@ -54,7 +54,7 @@ def _disturb(graph: Any, seed: int) -> None:
             if attribute.HasField("g"):
                 _disturb(attribute.g, seed + 97 * place + 1)
         if node.op_type not in EXACT_INPUTS:
-            for at, name in enumerate(node.input):
+            for at, name in enumerate(node.input[:1] if node.op_type == "Pow" else node.input):
                 node.input[at] = noisy.get(name, name)
         nodes.append(node)
         nodes += [made for name in node.output if name in noisy for made in _noise(name, noisy[name], seed + place)]
