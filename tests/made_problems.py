@@ -15,6 +15,7 @@ CPU = "CPUExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 NXRT = "cpu_ep"
+QNN = "QNNExecutionProvider"
 
 RESNET = {"Conv": 53, "Relu": 49, "Add": 16, "MatMul": 1}
 TRANSFORMER = {"MatMul": 24, "Add": 32, "LayerNormalization": 7, "Softmax": 3}
@@ -25,6 +26,7 @@ SMALL_MLP = {"MatMul": 3, "Add": 3, "Relu": 2}
 
 FIXED_IMAGE = (TensorSpec("x", "float32", (1, 3, 224, 224)),)
 DYNAMIC_IMAGE = (TensorSpec("x", "float32", ("N", 3, "H", "W")),)
+NAMELESS_IMAGE = (TensorSpec("x", "float32", ("?", 3, "?", "?")),)
 TOKENS = (TensorSpec("ids", "int64", ("batch", "tokens")), TensorSpec("mask", "int64", ("batch", "tokens")))
 
 
@@ -43,6 +45,7 @@ OPENVINO_CPU = device(OPENVINO, provider_device="CPU", features=("avx512_bf16",)
 OPENVINO_AUTO = device(OPENVINO, provider_device="AUTO")
 CUDA_GPU = device(CUDA, "gpu")
 NXRT_CPU = device(NXRT)
+QNN_NPU = device(QNN, "npu", provider_device="htp")
 
 
 def problem(
@@ -97,6 +100,7 @@ def problem(
 KINDS: tuple[dict[str, Any], ...] = (
     {},
     {"macs": 2_000_000_000, "inputs": DYNAMIC_IMAGE, "shapes": {"x": (1, 3, 320, 640)}},
+    {"inputs": NAMELESS_IMAGE, "shapes": {"x": (1, 3, 320, 640)}},
     {"operators": TRANSFORMER, "inputs": TOKENS, "shapes": {"ids": (1, 128), "mask": (1, 128)}},
     {"operators": TRANSFORMER, "quantisation": "dynamic"},
     {"operators": RESNET, "quantisation": "qdq"},
@@ -115,6 +119,7 @@ MACHINES: tuple[dict[str, Any], ...] = (
     {"cores": 2.0, "others": (OPENVINO_CPU, OPENVINO_AUTO)},
     {"cores": 16.0, "others": (OPENVINO_CPU, CUDA_GPU, NXRT_CPU)},
     {"others_cpu": 1.0, "others": (OPENVINO_CPU,)},
+    {"features": ("avx2", "avx512_vnni"), "others": (QNN_NPU,)},
 )
 POLICIES: tuple[dict[str, Any], ...] = (
     {},

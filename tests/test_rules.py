@@ -23,11 +23,13 @@ from tests.made_problems import (
     DYNAMIC_IMAGE,
     GATED,
     LSTM,
+    NAMELESS_IMAGE,
     NXRT,
     NXRT_CPU,
     OPENVINO,
     OPENVINO_AUTO,
     OPENVINO_CPU,
+    QNN_NPU,
     RESNET,
     SMALL_MLP,
     SQUEEZENET,
@@ -53,6 +55,8 @@ REWRITTEN = Strategy(transforms=(Transform("gelu-to-contributed"),))
 QUANTISED = Strategy(transforms=(Transform("int8-dynamic"),))
 HEAVY = {"macs": 2_000_000_000, "others": (OPENVINO_CPU, OPENVINO_AUTO)}
 WITH_OPENVINO = {"others": (OPENVINO_CPU,)}
+REAL = {"accuracy": "fast", "inputs_are_real": True}
+VNNI = {**REAL, "features": ("avx512_vnni",)}
 IMAGE_SIZES = {"inputs": DYNAMIC_IMAGE, "shapes": {"x": (1, 3, 320, 640)}}
 
 PROPOSING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -79,6 +83,16 @@ PROPOSING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "openvino_unoptimised_graph": (HEAVY, {**HEAVY, "allowed": (CPU,)}),
     "openvino_auto_device": (HEAVY, {**HEAVY, **WITH_OPENVINO}),
     "accelerator": ({"others": (CUDA_GPU,)}, {"others": (CUDA_GPU,), "macs": 1_000_000}),
+    "int8_convolutions": (VNNI, {**VNNI, "inputs_are_real": False}),
+    "int8_products": ({**VNNI, "operators": TRANSFORMER}, {**VNNI, "operators": RESNET}),
+    "openvino_int8_convolutions": ({**REAL, **WITH_OPENVINO}, {**REAL, **WITH_OPENVINO, "quantisation": "qdq"}),
+    "float16_on_accelerators": ({**REAL, "others": (CUDA_GPU,)}, {"others": (CUDA_GPU,)}),
+    "int8_on_accelerators": ({**REAL, "others": (QNN_NPU,)}, {**REAL, "others": (CUDA_GPU,)}),
+    "a16w8_on_accelerators": ({**REAL, "others": (QNN_NPU,)}, {**REAL, "others": (CUDA_GPU,)}),
+    "fixed_shapes_by_input": (
+        {"inputs": NAMELESS_IMAGE, "shapes": {"x": (1, 3, 224, 224)}},
+        {"inputs": DYNAMIC_IMAGE, "shapes": {"x": (1, 3, 224, 224)}},
+    ),
     "other_cpu_provider": ({"others": (NXRT_CPU,)}, {"others": (NXRT_CPU,), "macs": 1_000_000}),
 }
 

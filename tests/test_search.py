@@ -80,7 +80,9 @@ def test_dimensions_do_not_overlap() -> None:
 
 def test_putting_a_part_keeps_everything_else() -> None:
     rich = Strategy(
-        transforms=(Transform("fuse_gelu"),), session_options={"intra_op_num_threads": 2}, static_shapes={"N": 1}
+        transforms=(Transform("gelu-to-contributed"),),
+        session_options={"intra_op_num_threads": 2},
+        static_shapes={"N": 1},
     )
     for dimension in declared_space(problem(others=(OPENVINO_CPU,))):
         for choice in dimension.choices:
@@ -170,7 +172,7 @@ def test_a_winner_s_option_is_replaced_and_not_doubled() -> None:
 
 
 def test_a_winner_s_rewrites_stay_in_its_neighbours() -> None:
-    rewritten = Strategy(transforms=(Transform("fuse_gelu"),))
+    rewritten = Strategy(transforms=(Transform("gelu-to-contributed"),))
     (first, *_) = next_strategies(problem(), [trial(rewritten, 1.5)])
     assert first.transforms == rewritten.transforms
 

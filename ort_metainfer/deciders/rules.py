@@ -11,6 +11,7 @@ from ort_metainfer.deciders.rule import SCHEDULING, Rule, is_scheduling
 from ort_metainfer.deciders.rules_graph import GRAPH_RULES
 from ort_metainfer.deciders.rules_policy import IsLossy, policy_rules
 from ort_metainfer.deciders.rules_providers import PROVIDER_RULES
+from ort_metainfer.deciders.rules_rewrites import REWRITE_RULES
 from ort_metainfer.deciders.rules_scheduling import SCHEDULING_RULES
 from ort_metainfer.deciders.traits import capabilities_of, provider_objections
 from ort_metainfer.decision import Proposal, Refusal, Trial
@@ -37,7 +38,7 @@ def provider_is_lossy(strategy: Strategy) -> bool:
 
 def all_rules(is_lossy: IsLossy = provider_is_lossy) -> tuple[Rule, ...]:
     """Every rule, highest priority first, names in order where it is equal."""
-    rules = (*policy_rules(is_lossy), *SCHEDULING_RULES, *PROVIDER_RULES, *GRAPH_RULES)
+    rules = (*policy_rules(is_lossy), *SCHEDULING_RULES, *PROVIDER_RULES, *GRAPH_RULES, *REWRITE_RULES)
     return tuple(sorted(rules, key=lambda rule: (-rule.priority, rule.name)))
 
 

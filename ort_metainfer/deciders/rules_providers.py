@@ -24,7 +24,7 @@ from ort_metainfer.deciders.traits import (
 from ort_metainfer.problem import Device, Problem
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["PROVIDER_RULES", "openvino_options"]
+__all__ = ["PROVIDER_RULES", "accelerators_pay", "openvino_options", "openvino_takes"]
 
 VETO_PRIORITY = 10
 MIN_CONVOLUTIONS = 4
@@ -64,7 +64,7 @@ def _has_openvino(problem: Problem) -> bool:
     return problem.device(OPENVINO) is not None and OPENVINO in problem.policy.providers
 
 
-def _openvino_takes(problem: Problem) -> bool:
+def openvino_takes(problem: Problem) -> bool:
     """Whether no veto of this family rules OpenVINO out, and the graph is not compiled for another provider."""
     graph = problem.graph
     ruled_out = graph.quantisation == "dynamic" or graph.has_control_flow or is_tiny(problem)
@@ -72,7 +72,7 @@ def _openvino_takes(problem: Problem) -> bool:
 
 
 def _heavy_float(problem: Problem) -> bool:
-    return _openvino_takes(problem) and problem.graph.quantisation == "none" and is_heavy(problem)
+    return openvino_takes(problem) and problem.graph.quantisation == "none" and is_heavy(problem)
 
 
 def _convolves(problem: Problem) -> bool:
@@ -108,7 +108,8 @@ def _transfer_costs_more(problem: Problem) -> bool:
     return on_cpu_ms <= LAUNCH_MS + 1e3 * input_bytes(problem) / BUS_BYTES_PER_S
 
 
-def _accelerators_pay(problem: Problem) -> bool:
+def accelerators_pay(problem: Problem) -> bool:
+    """Whether there is an accelerator, and the model is worth the way to it."""
     compiled = "EPContext" in problem.graph.blockers
     return any(_accelerators(problem)) and not compiled and not _transfer_costs_more(problem)
 
@@ -147,7 +148,7 @@ PROVIDER_RULES = (
         75,
         "OpenVINO computes in bfloat16 here, on twice as many numbers at a time, and the policy asks only for so much",
         "own measurement: 1.3-2.1x on AMD EPYC, 2.0-5.0x on Intel with AMX, errors 2e-4 to 2e-2, one model wrong",
-        applies=lambda p: _openvino_takes(p) and p.graph.quantisation == "none" and computes_bf16(p),
+        applies=lambda p: openvino_takes(p) and p.graph.quantisation == "none" and computes_bf16(p),
         proposes=_reduced,
     ),
     Rule(
@@ -155,7 +156,7 @@ PROVIDER_RULES = (
         74,
         "this device computes in parallel far wider than the CPU, and the model is large enough to be worth the way",
         "onnxruntime documentation: execution providers; not measured by us, hence tried like any other strategy",
-        applies=_accelerators_pay,
+        applies=accelerators_pay,
         proposes=_on_accelerators,
     ),
     Rule(
@@ -180,7 +181,7 @@ PROVIDER_RULES = (
         68,
         "OpenVINO runs statically quantised networks on the CPU's 8-bit units from end to end",
         "own measurement: a ResNet-18 in QDQ form (u8s8) 6.6-8.4x against 2.2-2.8x on the CPU provider, under load",
-        applies=lambda p: _openvino_takes(p) and p.graph.quantisation == "qdq",
+        applies=lambda p: openvino_takes(p) and p.graph.quantisation == "qdq",
         proposes=lambda p: (_openvino(p),),
     ),
     Rule(

@@ -1,0 +1,165 @@
+"""Which rewrites of the model are worth a trial: quantisation where the processor has the units for it, fixed shapes.
+
+Own measurements: onnxruntime 1.32 on AMD EPYC (avx512_vnni), two cores; see each rewrite's ``evidence``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ort_metainfer.deciders.rule import Rule
+from ort_metainfer.deciders.rules_providers import accelerators_pay, openvino_takes
+from ort_metainfer.deciders.traits import (
+    OPENVINO,
+    capabilities_of,
+    exact_options,
+    has_convolutions,
+    is_tiny,
+    named_device,
+    other_devices,
+    runs_on_cpu,
+    static_sizes,
+)
+from ort_metainfer.problem import Problem
+from ort_metainfer.strategy import Strategy, Transform
+
+__all__ = ["REWRITE_RULES", "has_int8_units"]
+
+MIN_PRODUCTS = 6
+"""Fewer matrix products than that are hardly where a model's time goes."""
+
+INT8_UNITS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "dotprod", "i8mm"})
+"""Instruction sets that multiply 8-bit integers and add them up in one step (Intel and Arm architecture manuals)."""
+
+
+def has_int8_units(problem: Problem) -> bool:
+    """Whether the CPU multiplies 8-bit integers faster than floats."""
+    return not INT8_UNITS.isdisjoint(problem.cpu.features)
+
+
+def _is_float(problem: Problem) -> bool:
+    return problem.graph.quantisation == "none" and not is_tiny(problem) and "EPContext" not in problem.graph.blockers
+
+
+def _may_quantise(problem: Problem) -> bool:
+    return _is_float(problem) and problem.policy.accuracy != "strict" and problem.inputs_are_real
+
+
+def _made(name: str, **parameters: object) -> Transform:
+    from ort_metainfer.rewrites.registry import get_rewrite
+
+    return get_rewrite(name).transform(**parameters)
+
+
+def _reduced(problem: Problem) -> dict[str, object]:
+    """Weights in 7 bits where the products of 8 would saturate: x86 without VNNI."""
+    is_x86 = not {"avx2", "avx512f"}.isdisjoint(problem.cpu.features)
+    return {"reduce_range": True} if is_x86 and not has_int8_units(problem) else {}
+
+
+def _convolutions(problem: Problem) -> Iterator[Strategy]:
+    yield Strategy(transforms=(_made("int8-static", **_reduced(problem)),))
+    yield Strategy(transforms=(_made("int8-static", calibration="percentile", **_reduced(problem)),))
+
+
+def _products(problem: Problem) -> Iterator[Strategy]:
+    yield Strategy(transforms=(_made("int8-dynamic", smooth=0.65, **_reduced(problem)),))
+    yield Strategy(transforms=(_made("int8-dynamic", **_reduced(problem)),))
+
+
+def _on_openvino(problem: Problem) -> Iterator[Strategy]:
+    options = exact_options(OPENVINO)
+    yield Strategy(provider=OPENVINO, provider_options=options, transforms=(_made("int8-static"),))
+
+
+def _takes(problem: Problem, precision: str) -> Iterator[Strategy]:
+    """On each device beside the CPU that is made for a precision, the model in that precision."""
+    rewrites = {"float16": ("float16", {}), "int8": ("int8-static", {}), "a16w8": ("int8-static", {"scheme": "a16w8"})}
+    name, parameters = rewrites[precision]
+    for device in other_devices(problem):
+        stated = capabilities_of(device.provider)
+        if device.kind != "cpu" and precision in stated.preferences.precisions:
+            yield Strategy(
+                provider=device.provider,
+                device=named_device(problem, device),
+                provider_options=exact_options(device.provider),
+                static_shapes=static_sizes(problem) if stated.constraints.static_shapes else {},
+                transforms=(_made(name, **parameters),),
+            )
+
+
+def _nameless_sizes(problem: Problem) -> bool:
+    """Whether shapes are given that no override by a dimension's name can express."""
+    open_inputs = [
+        spec for spec in problem.graph.inputs if not all(isinstance(dim, int) for dim in spec.shape or ("?",))
+    ]
+    return bool(open_inputs) and all(spec.name in problem.shapes for spec in open_inputs) and not static_sizes(problem)
+
+
+def _fixed(problem: Problem) -> Iterator[Strategy]:
+    yield Strategy(transforms=(_made("fixed-shapes"),))
+
+
+REWRITE_RULES = (
+    Rule(
+        "int8_convolutions",
+        78,
+        "convolutions in 8 bits, a scale for each channel, run on the processor's integer units at twice the rate",
+        "own measurement: int8-static U8S8 on a ResNet-50; microsoft/onnxruntime#20052: slower where they are lacking",
+        applies=lambda p: _may_quantise(p) and has_convolutions(p) and has_int8_units(p) and runs_on_cpu(p, Strategy()),
+        proposes=_convolutions,
+    ),
+    Rule(
+        "int8_products",
+        77,
+        "matrix products in 8 bits, their inputs' scales taken anew at each run, run on the processor's integer units",
+        "own measurement: int8-dynamic on MiniLM; per tensor its cosine similarity is 0.94, per channel 0.996",
+        applies=lambda p: (
+            _may_quantise(p)
+            and p.graph.count("MatMul", "Gemm") >= MIN_PRODUCTS
+            and has_int8_units(p)
+            and runs_on_cpu(p, Strategy())
+        ),
+        proposes=_products,
+    ),
+    Rule(
+        "openvino_int8_convolutions",
+        76,
+        "OpenVINO runs a quantised convolutional network in 8 bits from end to end",
+        "own measurement: a ResNet-18 in QDQ form 6.6-8.4x of plain onnxruntime on Intel with AMX, under load",
+        applies=lambda p: _may_quantise(p) and has_convolutions(p) and openvino_takes(p),
+        proposes=_on_openvino,
+    ),
+    Rule(
+        "float16_on_accelerators",
+        73,
+        "this device computes float16 at least twice as fast as float32, on half the memory",
+        "NVIDIA, AMD and Apple architecture documents: tensor and matrix cores; not run on hardware",
+        applies=lambda p: _may_quantise(p) and accelerators_pay(p) and any(_takes(p, "float16")),
+        proposes=lambda p: _takes(p, "float16"),
+    ),
+    Rule(
+        "int8_on_accelerators",
+        72,
+        "this device is made for 8-bit networks",
+        "Qualcomm, AMD (Vitis AI) and Intel NPU documents: QDQ models; run on QNN's simulator only",
+        applies=lambda p: _may_quantise(p) and accelerators_pay(p) and any(_takes(p, "int8")),
+        proposes=lambda p: _takes(p, "int8"),
+    ),
+    Rule(
+        "a16w8_on_accelerators",
+        71,
+        "16-bit activations with 8-bit weights keep more of the results where 8 bits lose them",
+        "own measurement: a page classifier on QNN's simulator, error 0.4 in 8 bits, 0.014 with 16-bit activations",
+        applies=lambda p: _may_quantise(p) and accelerators_pay(p) and any(_takes(p, "a16w8")),
+        proposes=lambda p: _takes(p, "a16w8"),
+    ),
+    Rule(
+        "fixed_shapes_by_input",
+        51,
+        "the shapes are given, the model's dimensions have no names to fix them by: they are fixed by input and axis",
+        "own measurement: Paddle's exporter calls height and width '?'",
+        applies=_nameless_sizes,
+        proposes=_fixed,
+    ),
+)
