@@ -105,6 +105,13 @@ def test_a_default_that_a_caller_may_replace_stays_one() -> None:
         assert difference(got, expected, "exact") is None
 
 
+def test_an_input_of_which_only_the_shape_was_used_keeps_its_default() -> None:
+    text = "g (float[N,2] x, float[3,2] like) => (float[?,?] y) { s = Shape (like)  y = Expand (x, s) }"
+    after, _ = rewritten(FIXED, model_of(text, like=noise(3, 2)), {"x": noise(1, 2)})
+    assert operators(after)["Shape"] == 0
+    assert [tensor.name for tensor in after.graph.initializer if tensor.name == "like"] == ["like"]
+
+
 @pytest.mark.parametrize(
     ("text", "feeds", "reason"),
     [

@@ -138,8 +138,13 @@ def fold_shape_arithmetic(model: Any) -> tuple[int, int]:
     from onnxscript.optimizer import fold_constants
 
     before = _node_count(model)
+    defaults = [(graph, dict(graph.initializers)) for graph in (model.graph, *model.graph.subgraphs())]
     fold_constants(model, should_fold=_is_shape_arithmetic, output_size_limit=MOST_ELEMENTS * 8)
     onnx_ir.passes.common.RemoveUnusedNodesPass()(model)
+    for graph, values in defaults:  # that of an input nobody looks at any more is dropped too: callers may leave it out
+        for name, value in values.items():
+            if value.is_graph_input() and name not in graph.initializers:
+                graph.initializers[name] = value
     return before, _node_count(model)
 
 
