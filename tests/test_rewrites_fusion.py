@@ -175,8 +175,10 @@ PADS = {
                         {"s": AROUND, "w": WEIGHT, "z": np.float32(0)}),
     "AveragePool": ("p = Pad(x, s) y = AveragePool<kernel_shape = [3,3]>(p)", {"s": AROUND}),
     "AveragePool that counts": (
-        "p = Pad(x, s) y = AveragePool<kernel_shape = [4,4], pads = [1,1,1,1], count_include_pad = 1>(p)", {"s": AROUND}),
-    "MaxPool of Relu": ("r = Relu(x) p = Pad(r, s) y = MaxPool<kernel_shape = [3,3], strides = [2,2]>(p)", {"s": AROUND}),
+        "p = Pad(x, s) y = AveragePool<kernel_shape = [4,4], pads = [1,1,1,1], count_include_pad = 1>(p)",
+        {"s": AROUND}),
+    "MaxPool of Relu": (
+        "r = Relu(x) p = Pad(r, s) y = MaxPool<kernel_shape = [3,3], strides = [2,2]>(p)", {"s": AROUND}),
     "MaxPool with -inf": ("p = Pad(x, s, z) y = MaxPool<kernel_shape = [3,3]>(p)",
                           {"s": AROUND, "z": np.float32(-np.inf)}),
 }  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from ort_metainfer.rewrites.base import Rewrite
 from ort_metainfer.rewrites.fusing import Fusion, Keep
-from ort_metainfer.rewrites.linear import Linear, linear_of
+from ort_metainfer.rewrites.linear import Linear, linear_of, with_bias
 from ort_metainfer.rewrites.node_rewrite import Plan, Surroundings
 from ort_metainfer.rewrites.patterns import FLOATS, attribute, constant, dims, dtype, rank
 
@@ -185,7 +185,8 @@ class _Before(Fusion):
         found = batch_norm_of(maker) if maker.op_type == "BatchNormalization" else scaling_of(maker)
         if not isinstance(found, Affine):
             return found
-        linear = linear_of(node.outputs[0])
+        end = with_bias(node)
+        linear = linear_of(end.outputs[0])
         if linear is None or isinstance(linear, str):
             return linear
         if dtype(node.inputs[0]) not in FLOATS:
@@ -198,7 +199,7 @@ class _Before(Fusion):
             return vectors
         if (dims(found.data) or ())[linear.axis] != linear.taken and found.scale.size * found.shift.size > 1:
             return "it may repeat one channel"
-        return self._plan(node, maker, found, linear, vectors)
+        return self._plan(end, maker, found, linear, vectors)
 
     def _plan(self, node: Any, maker: Any, found: Affine, linear: Linear, vectors: Any) -> Plan | str:
         scale, shift = vectors
@@ -207,7 +208,7 @@ class _Before(Fusion):
         scaled = linear.scaled_inputs(scale, shift)
         if isinstance(scaled, str):
             return scaled
-        return Plan(node, lambda make: scaled.make(make, found.data), [maker])
+        return Plan(node, lambda make: scaled.make(make, found.data), [maker, *linear.nodes])
 
 
 def _ends_gelu(node: Any, steps: int = 3) -> bool:

@@ -13,7 +13,7 @@ from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite, Si
 from ort_metainfer.rewrites.building import Builder, Names, drop
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.fusing import label_of, outcome_of
-from ort_metainfer.rewrites.linear import Linear, linear_of
+from ort_metainfer.rewrites.linear import Linear, linear_of, with_bias
 from ort_metainfer.rewrites.patterns import all_graphs, learn_types
 
 __all__ = ["REWRITES", "MergeParallelProducts"]
@@ -64,24 +64,11 @@ def _groups(graph: Any) -> list[list[Linear]]:
     for node in graph:
         if node.domain or node.op_type not in OPERATORS:
             continue
-        found = linear_of(_with_bias(node).outputs[0])
+        found = linear_of(with_bias(node).outputs[0])
         if not isinstance(found, Linear) or any(part.graph is not graph for part in found.nodes):
             continue
         groups.setdefault(_kind(found), []).append(found)
     return [group for group in groups.values() if len(group) > 1]
-
-
-def _with_bias(node: Any) -> Any:
-    """The Add of a constant vector behind a MatMul, where that is all that uses it; else the node itself."""
-    value = node.outputs[0]
-    users = [use.node for use in value.uses()]
-    if node.op_type != "MatMul" or len(users) != 1 or value.is_graph_output():
-        return node
-    user = users[0]
-    if user.op_type != "Add" or user.domain or user.graph is not node.graph:
-        return node
-    found = linear_of(user.outputs[0])
-    return user if isinstance(found, Linear) and len(found.nodes) == 2 and found.nodes[1] is node else node
 
 
 def _kind(found: Linear) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from ort_metainfer.rewrites.building import Builder
 from ort_metainfer.rewrites.fusing import attributes_of
 from ort_metainfer.rewrites.patterns import attribute, constant, produced, rank
 
-__all__ = ["Linear", "linear_of"]
+__all__ = ["Linear", "linear_of", "with_bias"]
 
 
 @dataclass(frozen=True)
@@ -176,3 +176,16 @@ def _product_and_bias(add: Any) -> Linear | str | None:
             return None
         return replace(found, bias=bias, nodes=[add, node])
     return None
+
+
+def with_bias(node: Any) -> Any:
+    """The Add of a constant vector behind a MatMul, where that is all that uses it; else the node itself."""
+    value = node.outputs[0]
+    users = [use.node for use in value.uses()]
+    if node.op_type != "MatMul" or len(users) != 1 or value.is_graph_output():
+        return node
+    user = users[0]
+    if user.op_type != "Add" or user.domain or user.graph is not node.graph:
+        return node
+    found = linear_of(user.outputs[0])
+    return user if isinstance(found, Linear) and len(found.nodes) == 2 and found.nodes[1] is node else node
