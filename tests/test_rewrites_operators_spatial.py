@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from ort_metainfer.rewrites.operators_convolution import (
@@ -323,3 +324,11 @@ def test_two_dimensional_operators_and_used_indices_stay() -> None:
     assert_left_alone(OneDimensionToTwo(), made, "no one-dimension-to-two")
     indices = graph("(float[N,4,9] x) => (float[N,4,7] y, int64[N,4,7] i)", "y, i = MaxPool<kernel_shape=[3]>(x)")
     assert_left_alone(OneDimensionToTwo(), indices, "indices")
+
+
+def test_space_to_depth_in_the_order_of_opset_28_becomes_reshapes() -> None:
+    if onnx.defs.onnx_opset_version() < 28:
+        pytest.skip("onnx knows no opset 28 here")
+    body = 'y = SpaceToDepth<blocksize=2, mode="CRD">(x)'
+    made = graph("(float[N,3,4,6] x) => (float[N,12,2,3] y)", body, opset=28)
+    assert assert_rewritten(DepthToSpaceToReshape(), made) == {"Reshape": 2, "Transpose": 1}

@@ -169,11 +169,14 @@ class DepthToSpaceToReshape(NodeRewrite):
         known, block = dims(node.inputs[0]), attribute(node, "blocksize")
         if known is None or len(known) != 4 or known[1] is None:
             return "the channels of its input are not known"
+        mode = attribute(node, "mode", "DCR")  # SpaceToDepth has it from opset 28 on
+        if mode not in ("DCR", "CRD"):
+            return f"its mode {mode} is not known"
+        by_column = mode == "CRD"
         if node.op_type == "SpaceToDepth":
             if known[2] is None or known[3] is None:
                 return "the sizes of its input are not known"
-            return Plan(node, lambda make: _into_depth(make, node.inputs[0], known, block))
-        by_column = attribute(node, "mode", "DCR") == "CRD"
+            return Plan(node, lambda make: _into_depth(make, node.inputs[0], known, block, by_column))
         return Plan(node, lambda make: _out_of_depth(make, node.inputs[0], known, block, by_column))
 
 
@@ -182,10 +185,10 @@ def _batch(known: Any) -> Size:
     return known[0] or 0
 
 
-def _into_depth(make: Builder, value: Any, known: Any, block: int) -> Any:
+def _into_depth(make: Builder, value: Any, known: Any, block: int, by_column: bool) -> Any:
     batch, channels, height, width = _batch(known), known[1], known[2] // block, known[3] // block
     made = make.reshape(value, [batch, channels, height, block, width, block])
-    made = make("Transpose", made, perm=[0, 3, 5, 1, 2, 4])
+    made = make("Transpose", made, perm=[0, 1, 3, 5, 2, 4] if by_column else [0, 3, 5, 1, 2, 4])
     return make.reshape(made, [batch, channels * block * block, height, width])
 
 
