@@ -70,6 +70,23 @@ def test_a_chain_has_transposes_at_its_borders_only_and_quantisers_may_be_in_it(
     assert "Transpose" in (ends[0], ends[1]) and "Transpose" in (ends[-1], ends[-2])
 
 
+def test_what_makes_a_tensor_and_what_uses_it_may_change_places() -> None:
+    """The Add goes to the channels first, the quantiser to the channels last: a transpose stays between them."""
+    text = """g (float[2,3,8,9] x) => (float[?,?,?,?] y, float[?,?] f) {
+        c = Conv (x, k)
+        t = Transpose <perm = [0,2,3,1]> (c)
+        a = Add (t, bias)
+        b = Transpose <perm = [0,3,1,2]> (a)
+        f = Flatten (b)
+        q = QuantizeLinear (b, s, z)
+        r = QLinearConv (q, s, z, w, ws, wz, s, z)
+        y = DequantizeLinear (r, s, z)
+    }"""
+    given = weights(w=(2, 6, 3, 3)) | {"k": noise(6, 3, 1, 1), "bias": noise(6)}
+    after, _ = rewritten(LAST, model_of(text, **given), FEED)
+    assert operators(after)["Transpose"] == 2
+
+
 def test_pooling_of_com_microsoft_follows() -> None:
     body = f"""{conv("q", "a", "w")}
         b = com.microsoft.QLinearAveragePool <kernel_shape = [2,2]> (a, s, z, s, z)

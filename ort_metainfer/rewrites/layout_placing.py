@@ -198,11 +198,10 @@ class _Assignment:
 
     def carry_out(self) -> None:
         keys = {id(value): self.key(value, self.region.layout[id(value)]) for value in self.region.values}
-        origins = {id(value): self.region.origin(value) for value in self.region.values}
         made = [self.remake(node, move, layout, keys) for node, move, layout in self.moved]
         self.unite_transposes(keys)
         for new, move, layout in made:
-            self.feed(new, move, layout, keys, origins)
+            self.feed(new, move, layout, keys)
         self.restore_old_forms(keys)
         for node in self.region.transposes:
             drop(node)
@@ -230,7 +229,8 @@ class _Assignment:
         self.work.graph.insert_before(node, [*builder.nodes, new])
         for old, value in zip(node.outputs, outputs, strict=True):
             learn_from(value, old, order)
-            self.forms[(keys[id(old)][0], layout)] = value
+            keys[id(value)] = (keys[id(old)][0], layout)
+            self.forms[keys[id(value)]] = value
             self.forms.pop((keys[id(old)][0], old_layout), None)
         return new, move, layout
 
@@ -244,19 +244,17 @@ class _Assignment:
             if output.is_graph_output() and not _may_be_renamed(there, self.work.graph):
                 there = self.work.builder(node)("Identity", there)
                 self.work.graph.insert_before(node, [there.producer()])
+                keys[id(there)] = keys[id(output)]
             self.work.take_place(output, there)
 
-    def feed(self, new: Any, move: Any, layout: int, keys: dict[int, Any], origins: dict[int, Any]) -> None:
+    def feed(self, new: Any, move: Any, layout: int, keys: dict[int, tuple[int, int]]) -> None:
         """Give a remade node its inputs in its own layout."""
         for place in move.data:
-            value = new.inputs[place]
-            known = keys.get(id(value))
-            if known is None:  # it is another remade node's output already
-                continue
-            tensor, old_layout = known
+            tensor, _ = keys[id(new.inputs[place])]
             there = self.forms.get((tensor, layout))
             if there is None:
-                there = self.work.transpose(new, value, self.region.between(old_layout, layout))
+                made = self.forms[(tensor, 1 - layout)]
+                there = self.work.transpose(new, made, self.region.between(1 - layout, layout))
                 self.forms[(tensor, layout)] = there
             new.replace_input_with(place, there)
 
