@@ -182,8 +182,9 @@ INTERMEDIATE = ("sdpa", "erf_gelu", "gelu", "mha_scale", "mha_bias", "rms_normal
 FUSED = ("Softmax", "LayerNormalization", "ReduceMean", "Erf", "Sin", "Cos")
 """Operators that its patterns are made of."""
 
-NEARLY = 1e-7
-"""What onnxscript 0.7's optimiser takes for zero (and, from one, for one): constants nearer than this are refused."""
+NEARLY = {0: 1e-7, 1: 2e-5}
+"""Constants that are nearer to these are refused: onnxscript 0.7's matcher compares with math.isclose(rel_tol=1e-5,
+abs_tol=1e-8), and drops the addition or the product."""
 
 
 @contextmanager
@@ -222,7 +223,7 @@ def _is_nearly(value: Any) -> bool:
     array = constant(value) if size and size <= 1 << 16 else None
     if array is None or array.dtype.kind != "f":
         return False
-    return any((array != number).any() and (np.abs(array - number) <= NEARLY).all() for number in (0, 1))
+    return any((array != number).any() and (np.abs(array - number) <= off).all() for number, off in NEARLY.items())
 
 
 def _lost(before: Any, after: Any) -> str | None:

@@ -81,12 +81,12 @@ class ClipIntoQuantiser(Fusion):
         given = _parameters(node)
         if limits is None or given is None:
             return "its scale or zero point is not constant, or its type is unusual"
-        scale, zero = (array.astype(np.float64) for array in given)
-        reach = [(limit - zero) * scale for limit in limits]
         low, high = _clipped(before)
         if low is None or high is None:
             return "the limits are not constant"
-        if (reach[0] < low).any() or (reach[1] > high).any():
+        scale, zero = given[0], given[1].astype(np.float64)
+        ends = [np.rint(np.float32(limit) / scale) + zero for limit in (low, high)]  # what quantising them gives
+        if not (scale > 0).all() or (ends[0] > limits[0]).any() or (ends[1] < limits[1]).any():
             return "the integers reach beyond its limits"
         data = [before.inputs[0], *node.inputs[1:]]
         return Plan(node, lambda make: make("QuantizeLinear", *data, **attributes_of(node)), [before])
