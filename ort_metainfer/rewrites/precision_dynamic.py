@@ -35,8 +35,21 @@ class _Work:
     ir_version: int
     parameters: Mapping[str, Any]
     ranges: Mapping[str, np.ndarray]
-    quantised: dict[int, tuple[Any, Any, Any]] = field(default_factory=dict)
-    factors: dict[int, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass
+class _Activation:
+    """What several products of one graph take.
+
+    Attributes:
+        products: those products.
+        quantised: its integers, their scale and zero point, once they are made.
+        factors: what its columns were divided by first; None where by nothing.
+    """
+
+    products: list[Product] = field(default_factory=list)
+    quantised: tuple[Any, Any, Any] | None = None
+    factors: np.ndarray | None = None
 
 
 class Int8Dynamic(Rewrite):
@@ -113,30 +126,32 @@ def _ranges(graph: Any, file: Path, context: Context, notes: list[str]) -> Mappi
 
 def _rewrite_graph(graph: Any, work: _Work) -> list[Site]:
     found = list(products(graph, work.parameters))
-    sharing: dict[int, list[Product]] = {}
+    shared: dict[int, _Activation] = {}
+    given: list[Any] = [item.data for item in found if isinstance(item, Product)]  # kept, so that ids stay taken
     for item in found:
         if isinstance(item, Product):
-            sharing.setdefault(id(item.data), []).append(item)
+            shared.setdefault(id(item.data), _Activation()).products.append(item)
+    activations = iter([shared[id(value)] for value in given])
     sites = []
     for item in found:
         if isinstance(item, Product):
             label = label_of(item.node)
-            _replace(item, sharing[id(item.data)], work)
+            _replace(item, next(activations), work)
             item = Site(label)
         sites.append(item)
     return sites
 
 
-def _replace(product: Product, sharing: list[Product], work: _Work) -> None:
-    """Put the integer product in the place of one node; ``sharing`` are all that take the same activation."""
+def _replace(product: Product, activation: _Activation, work: _Work) -> None:
+    """Put the integer product in the place of one node."""
     builder = Builder(product.node, work.names, "int8", work.opset, work.ir_version)
-    key = id(product.data)
-    if key not in work.quantised:
-        work.quantised[key] = _quantised_activation(product.data, sharing, work, builder)
-    data, scale, zero = work.quantised[key]
+    if activation.quantised is None:
+        _quantise(activation, product.data, work, builder)
+    assert activation.quantised is not None
+    data, scale, zero = activation.quantised
     matrix = product.matrix()
-    if key in work.factors:
-        matrix = matrix * work.factors[key][:, None]
+    if activation.factors is not None:
+        matrix = matrix * activation.factors[:, None]
     weight = quantise_matrix(
         matrix,
         per_channel=work.parameters["per_channel"],
@@ -148,6 +163,17 @@ def _replace(product: Product, sharing: list[Product], work: _Work) -> None:
     replace(product.node, [added(value, product, builder)], builder)
 
 
+def _quantise(activation: _Activation, data: Any, work: _Work, builder: Builder) -> None:
+    columns = work.ranges.get(data.name)
+    if columns is not None:
+        matrices = [product.matrix() for product in activation.products]
+        activation.factors = smoothing_factors(columns, matrices, work.parameters["smooth"])
+    if activation.factors is not None:
+        data = builder("Mul", data, (1 / activation.factors).astype(np.float32))
+    values, scale, zero = builder.many("DynamicQuantizeLinear", data, count=3)
+    activation.quantised = values, scale, zero
+
+
 def added(value: Any, product: Product, builder: Builder) -> Any:
     """A product with what its Gemm adds."""
     if product.addend is None:
@@ -156,17 +182,6 @@ def added(value: Any, product: Product, builder: Builder) -> Any:
     if product.beta != 1.0:
         addend = builder("Mul", addend, np.asarray(product.beta, np.float32))
     return builder("Add", value, addend)
-
-
-def _quantised_activation(data: Any, sharing: list[Product], work: _Work, builder: Builder) -> tuple[Any, Any, Any]:
-    columns = work.ranges.get(data.name)
-    if columns is not None:
-        factors = smoothing_factors(columns, [product.matrix() for product in sharing], work.parameters["smooth"])
-        if factors is not None:
-            work.factors[id(data)] = factors
-            data = builder("Mul", data, (1 / factors).astype(np.float32))
-    values, scale, zero = builder.many("DynamicQuantizeLinear", data, count=3)
-    return values, scale, zero
 
 
 REWRITES = (Int8Dynamic(),)

@@ -200,8 +200,8 @@ def _untyped(node: Any, kind: str, opset: int) -> str | None:
 
 
 def _slots(node: Any, kind: str, opset: int) -> Iterator[tuple[str, int, Any]]:
-    """Inputs and outputs (``in`` or ``out``, position, value) whose type may be ``kind`` as well as float32, where that
-    type is shared by an output: an operator with none of them gains nothing."""
+    """Inputs and outputs (``in`` or ``out``, position, value) whose type may be ``kind`` as well as float32; none where
+    no output is among them: such an operator gains nothing."""
     import onnx
 
     try:
@@ -218,8 +218,9 @@ def _slots(node: Any, kind: str, opset: int) -> Iterator[tuple[str, int, Any]]:
         for place, value in enumerate(values)
         if value is not None and value.name
     ]
-    floats = {name for side, _, value, name in found if side == "out" and dtype(value) == "FLOAT"} & variables
-    yield from ((side, place, value) for side, place, value, name in found if name in floats)
+    floats = {name for _, _, value, name in found if dtype(value) == "FLOAT"} & variables
+    if any(side == "out" and name in floats for side, _, _, name in found):
+        yield from ((side, place, value) for side, place, value, name in found if name in floats)
 
 
 def _connected(fit: Sequence[Any]) -> list[Any]:

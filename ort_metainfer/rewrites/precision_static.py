@@ -32,6 +32,8 @@ OLDEST_OPSET, CHANNELS_OPSET = 10, 13
 """QLinearConv, which onnxruntime runs in the end, came with the first; QuantizeLinear's axis with the second, and
 onnxruntime's own QuantizeLinear has it in any opset."""
 
+OUTPUT_TYPE_OPSET = 21
+
 SCHEMES = ("u8s8", "s8s8", "a16w8")
 
 
@@ -100,7 +102,7 @@ class Int8Static(Rewrite):
         now = replace(
             context.graph, opsets={**context.graph.opsets, "ai.onnx": opset}
         )  # an earlier rewrite may raise it
-        reason = self.objection(now, context)
+        reason = self.objection(now, context) or _unsafe(opset, parameters["scheme"], context)
         if reason is not None:
             return Outcome(0, notes=(reason,))
         prepared, file = prepare(source, original, context.folder, parameters["fold"])
@@ -126,6 +128,15 @@ class Int8Static(Rewrite):
         draft.take(target)
         figures = {"feeds": float(len(context.feeds)), "nodes in 8 bits": float(len(island.nodes))}
         return Outcome(len(island.products), island.sites[:MOST_SITES], tuple(notes), figures)
+
+
+def _unsafe(opset: int, scheme: str, context: Context) -> str | None:
+    """onnxruntime 1.32 moves int8 pairs on the CPU, makes uint8 of them, and forgets the attribute output_dtype that
+    QuantizeLinear has since opset 21: it then refuses its own graph."""
+    on_cpu = context.device is None or context.device.provider == "CPUExecutionProvider"
+    if scheme == "s8s8" and opset >= OUTPUT_TYPE_OPSET and on_cpu:
+        return f"s8s8 in opset {opset}: onnxruntime's CPU provider does not always load it; use u8s8"
+    return None
 
 
 def _too_old(opset: int) -> str | None:

@@ -28,26 +28,30 @@ class Product:
     """``MatMul`` or ``Gemm`` of an activation with a constant matrix.
 
     Attributes:
-        node: the onnx_ir node.
-        data: the activation, a value.
-        weight: the constant, a value; read by :meth:`matrix`.
+        node: the onnx_ir node; what it takes is read when it is asked for, as other rewriting may change it.
         transposed: whether the weight is stored as [N, K].
         alpha: factor of the product.
         beta: factor of the addend.
-        addend: what a Gemm adds, a value; None where nothing.
     """
 
     node: Any
-    data: Any
-    weight: Any
     transposed: bool = False
     alpha: float = 1.0
     beta: float = 1.0
-    addend: Any = None
+
+    @property
+    def data(self) -> Any:
+        """The activation, a value."""
+        return self.node.inputs[0]
+
+    @property
+    def addend(self) -> Any:
+        """What a Gemm adds, a value; None where nothing."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
 
     def matrix(self) -> np.ndarray:
         """The weight as [K, N], ``alpha`` included."""
-        array = constant(self.weight)
+        array = constant(self.node.inputs[1])
         assert array is not None
         plain = array.T if self.transposed else array
         return plain if self.alpha == 1.0 else (plain * np.float32(self.alpha)).astype(np.float32)
@@ -107,14 +111,10 @@ def _unfit(node: Any) -> str | None:
 
 def _product(node: Any) -> Product:
     if node.op_type == "MatMul":
-        return Product(node, node.inputs[0], node.inputs[1])
-    addend = node.inputs[2] if len(node.inputs) > 2 else None
+        return Product(node)
     return Product(
         node,
-        node.inputs[0],
-        node.inputs[1],
         transposed=bool(attribute(node, "transB", 0)),
         alpha=float(attribute(node, "alpha", 1.0)),
         beta=float(attribute(node, "beta", 1.0)),
-        addend=addend,
     )
