@@ -243,3 +243,11 @@ def test_einsum_is_left_alone(equation: str, first: str, second: str, result: st
     body = f'y = Einsum<equation="{equation}">(a, b)'
     made = graph(f"(float[{first}] a, float[{second}] b) => (float[{result}] y)", body)
     assert_left_alone(EinsumToMatMul(), made, reason)
+
+
+@pytest.mark.parametrize("rewrite", [MatMulToConv(), MatMulToGemm()])
+def test_products_of_quantised_pairs_stay(rewrite: Any) -> None:
+    body = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) a = MatMul(d, w) y = Add(a, c)"
+    weights = {"s": np.float32(0.05), "z": np.int8(0), "w": normal(6, 4), "c": normal(4)}
+    made = graph("(float[N,6] x) => (float[N,4] y)", body, opset=22, ir_version=10, **weights)
+    assert_left_alone(rewrite, made, "computed in integers")

@@ -11,9 +11,9 @@ from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Dimension, Outcome, Promise, Rewrite, Site
 from ort_metainfer.rewrites.building import Builder, Names, replace
 from ort_metainfer.rewrites.draft import Draft
-from ort_metainfer.rewrites.patterns import all_graphs, leak, learn_types
+from ort_metainfer.rewrites.patterns import all_graphs, leak, learn_types, produced
 
-__all__ = ["MOST_SITES", "NodeRewrite", "Plan", "Surroundings"]
+__all__ = ["MOST_SITES", "NodeRewrite", "OperatorRewrite", "Plan", "Surroundings"]
 
 MOST_SITES = 100
 
@@ -63,6 +63,10 @@ class NodeRewrite(Rewrite):
     def match(self, node: Any, around: Surroundings) -> Plan | str | None:
         """What to do at ``node``: a plan, the reason why it is left alone, or None where it is no place for this."""
 
+    def veto(self, node: Any) -> str | None:
+        """Why a match at ``node`` is left alone all the same; None where nothing speaks against it."""
+        return None
+
     def objection(self, graph: Graph, context: Context | None = None) -> str | None:
         """No operator it looks for, or an opset in which the result cannot be written."""
         if not graph.count(*self.operators):
@@ -104,7 +108,7 @@ class NodeRewrite(Rewrite):
         label = f"{node.name or node.outputs[0].name} ({node.op_type})"
         plan = self.match(node, around)
         if isinstance(plan, Plan):
-            plan = leak(plan.inner, plan.node) or plan
+            plan = leak(plan.inner, plan.node) or self.veto(node) or plan
         if plan is None or isinstance(plan, str):
             return None if plan is None else Site(label, plan)
         builder = Builder(plan.node, names, self.name, around.opset, ir_version)
@@ -123,3 +127,17 @@ class NodeRewrite(Rewrite):
         left = len(sites) - changed
         reasons = dict.fromkeys(site.reason for site in sites if site.reason)
         return (f"{left} of {len(sites)} places left alone: {'; '.join(list(reasons)[:3])}",) if left else ()
+
+
+class OperatorRewrite(NodeRewrite):
+    """A rewrite that spells an operator in others, and leaves alone what is computed in integers.
+
+    Between DequantizeLinear and QuantizeLinear a provider looks for one operator: another spelling undoes that. (And
+    seen with onnxruntime 1.32: from opset 21 on its own optimiser breaks a Transpose or Unsqueeze of int8 there.)
+    """
+
+    def veto(self, node: Any) -> str | None:
+        """An operand of the node is dequantised."""
+        if any(produced(value, "DequantizeLinear") is not None for value in node.inputs):
+            return "it is computed in integers, which another spelling would undo"
+        return None

@@ -9,13 +9,13 @@ import numpy as np
 
 from ort_metainfer.rewrites.base import Parameter, Rewrite
 from ort_metainfer.rewrites.building import Builder
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import FLOATS, constant, dims, dtype, produced, rank, scalar
 
 __all__ = ["REWRITES", "DivToMul", "PowToMul", "RemoveExpand", "TileToConcat", "TileToExpand"]
 
 
-class PowToMul(NodeRewrite):
+class PowToMul(OperatorRewrite):
     """Pow with a constant exponent of 1, 2, 3, 4, 0.5, -0.5, -1 or -2, by Mul, Sqrt and Reciprocal.
 
     Two values differ that ONNX leaves to the library: ``pow(-inf, 0.5)`` is inf where Sqrt gives NaN, and
@@ -52,7 +52,7 @@ def _power(make: Builder, base: Any, power: float) -> Any:
     return make("Mul", square, base if power == 3 else square)
 
 
-class DivToMul(NodeRewrite):
+class DivToMul(OperatorRewrite):
     """Division by a constant as multiplication by its reciprocal: at most one rounding off, exact for powers of two."""
 
     name = "div-to-mul"
@@ -80,7 +80,7 @@ def _is_normal(array: np.ndarray) -> bool:
 _BROADCASTING = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "Equal", "Less", "Greater", "And", "Or")
 
 
-class RemoveExpand(NodeRewrite):
+class RemoveExpand(OperatorRewrite):
     """Expand or Tile that does nothing, or nothing that the broadcasting of the operators behind it would not do."""
 
     name = "remove-expand"
@@ -169,7 +169,7 @@ def _is_shape_of(shape: Any, values: list[Any]) -> bool:
     return whole and any(maker.inputs[0] is value for value in values)
 
 
-class TileToExpand(NodeRewrite):
+class TileToExpand(OperatorRewrite):
     """Tile of dimensions of one as Expand, which copies nothing where a provider broadcasts by strides."""
 
     name = "tile-to-expand"
@@ -188,7 +188,7 @@ class TileToExpand(NodeRewrite):
         return Plan(node, lambda make: make("Expand", node.inputs[0], np.asarray(factors, np.int64)))
 
 
-class TileToConcat(NodeRewrite):
+class TileToConcat(OperatorRewrite):
     """Tile by small constants as Concat of the input with itself, axis by axis."""
 
     name = "tile-to-concat"

@@ -8,7 +8,7 @@ import numpy as np
 
 from ort_metainfer.rewrites.base import Rewrite
 from ort_metainfer.rewrites.building import Builder
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.normalising import Normalised, affine_behind, find_normalised, spread
 from ort_metainfer.rewrites.patterns import attribute, constant, dims, dtype, produced, rank
 
@@ -35,7 +35,7 @@ def _per_channel(weight: Any, value: Any) -> np.ndarray | None:
     return None if wide is None else wide.reshape(channels)
 
 
-class InstanceNormToNative(NodeRewrite):
+class InstanceNormToNative(OperatorRewrite):
     """Mean, variance and quotient over all axes but batch and channels, as one InstanceNormalization."""
 
     name = "instance-norm-to-native"
@@ -64,7 +64,7 @@ class InstanceNormToNative(NodeRewrite):
         )
 
 
-class InstanceNormToComposed(NodeRewrite):
+class InstanceNormToComposed(OperatorRewrite):
     """InstanceNormalization by means, a square root and products, for providers without it."""
 
     name = "instance-norm-to-composed"
@@ -102,7 +102,7 @@ def _affine(make: Builder, value: Any, scale: Any, bias: Any, size: int) -> Any:
     return value
 
 
-class GroupNormToComposed(NodeRewrite):
+class GroupNormToComposed(OperatorRewrite):
     """GroupNormalization by Reshape, means, a square root and products, for providers without it."""
 
     name = "group-norm-to-composed"
@@ -128,7 +128,7 @@ class GroupNormToComposed(NodeRewrite):
         return Plan(node, make)
 
 
-class GroupNormToNative(NodeRewrite):
+class GroupNormToNative(OperatorRewrite):
     """Reshape to groups, normalisation, Reshape back, scale and bias, as one GroupNormalization."""
 
     name = "group-norm-to-native"

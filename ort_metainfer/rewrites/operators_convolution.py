@@ -10,7 +10,7 @@ import numpy as np
 
 from ort_metainfer.rewrites.base import Parameter, Rewrite
 from ort_metainfer.rewrites.building import Builder
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import attribute, constant, constant_size, dtype, static_dims
 
 __all__ = [
@@ -79,7 +79,7 @@ def _stepping(node: Any, geometry: Geometry) -> str | None:
     return None
 
 
-class ConvTransposeToDepthToSpace(NodeRewrite):
+class ConvTransposeToDepthToSpace(OperatorRewrite):
     """ConvTranspose whose blocks do not overlap, as a 1x1 Conv and DepthToSpace."""
 
     name = "conv-transpose-to-depth-to-space"
@@ -122,7 +122,7 @@ def kernel_of(node: Any) -> np.ndarray:
     return array
 
 
-class ConvTransposeToConv(NodeRewrite):
+class ConvTransposeToConv(OperatorRewrite):
     """ConvTranspose as what it is: zeros between the elements, and a convolution with the kernel mirrored."""
 
     name = "conv-transpose-to-conv"
@@ -183,7 +183,7 @@ def _cut(make: Builder, value: Any, before: list[int], behind: list[int]) -> Any
     return make.slice(value, starts, [int(end) for end in ends], [2 + axis for axis in axes])
 
 
-class DilatedConvToDense(NodeRewrite):
+class DilatedConvToDense(OperatorRewrite):
     """A dilated convolution with the zeros written into its kernel, for devices that know no dilation."""
 
     name = "dilated-conv-to-dense"

@@ -6,7 +6,7 @@ from typing import Any
 
 from ort_metainfer.rewrites.base import Rewrite
 from ort_metainfer.rewrites.building import Builder
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import attribute, constant, dtype, rank
 
 __all__ = ["REWRITES", "OneDimensionToTwo"]
@@ -17,7 +17,7 @@ _SPREAD = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_padding": 0}
 """Attribute -> what the new axis gets."""
 
 
-class OneDimensionToTwo(NodeRewrite):
+class OneDimensionToTwo(OperatorRewrite):
     """Conv, ConvTranspose and pools over a sequence as the same over images of height one."""
 
     name = "one-dimension-to-two"

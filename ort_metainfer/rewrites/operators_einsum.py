@@ -9,13 +9,13 @@ import numpy as np
 
 from ort_metainfer.rewrites.base import Rewrite
 from ort_metainfer.rewrites.building import Builder
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import FLOATS, attribute, dims, dtype
 
 __all__ = ["REWRITES", "EinsumToMatMul"]
 
 
-class EinsumToMatMul(NodeRewrite):
+class EinsumToMatMul(OperatorRewrite):
     """Einsum by the products and transpositions it stands for.
 
     Einsum lets a size of one meet a larger one, a matrix product does not: a letter that two operands share must be

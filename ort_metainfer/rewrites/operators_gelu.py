@@ -11,7 +11,7 @@ import numpy as np
 from ort_metainfer.rewrites.base import Rewrite
 from ort_metainfer.rewrites.building import Builder
 from ort_metainfer.rewrites.factors import Product, is_power, near, plus, product_of
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import attribute, dtype, produced, scalar
 
 __all__ = ["REWRITES", "GeluToComposed", "GeluToContributed", "GeluToNative"]
@@ -127,7 +127,7 @@ def _tanh_argument(argument: Product, value: Any) -> list[Any] | None:
     return None
 
 
-class GeluToNative(NodeRewrite):
+class GeluToNative(OperatorRewrite):
     """GELU composed with Erf or Tanh, as ONNX's Gelu."""
 
     name = "gelu-to-native"
@@ -160,7 +160,7 @@ class GeluToContributed(GeluToNative):
         return make("FastGelu" if found.tanh else "Gelu", found.value, domain=MICROSOFT)
 
 
-class GeluToComposed(NodeRewrite):
+class GeluToComposed(OperatorRewrite):
     """Gelu, FastGelu and QuickGelu by Erf, Tanh or Sigmoid, for providers without them."""
 
     name = "gelu-to-composed"

@@ -10,7 +10,7 @@ import numpy as np
 from ort_metainfer.rewrites.base import Parameter, Rewrite
 from ort_metainfer.rewrites.building import Builder
 from ort_metainfer.rewrites.factors import is_power, near, plus, product_of
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import attribute, constant_size, dtype, produced, scalar
 
 __all__ = [
@@ -51,7 +51,7 @@ def _limits(node: Any) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
-class HardSigmoidToNative(NodeRewrite):
+class HardSigmoidToNative(OperatorRewrite):
     """HardSigmoid composed of Add, Clip and Div, as one operator."""
 
     name = "hard-sigmoid-to-native"
@@ -75,7 +75,7 @@ class HardSigmoidToNative(NodeRewrite):
         return Plan(last, lambda make: make("HardSigmoid", value, alpha=alpha, beta=beta), inner)
 
 
-class HardSigmoidToComposed(NodeRewrite):
+class HardSigmoidToComposed(OperatorRewrite):
     """HardSigmoid by Mul, Add and Clip."""
 
     name = "hard-sigmoid-to-composed"
@@ -93,7 +93,7 @@ class HardSigmoidToComposed(NodeRewrite):
         return Plan(node, make)
 
 
-class HardSwishToNative(NodeRewrite):
+class HardSwishToNative(OperatorRewrite):
     """HardSwish composed of HardSigmoid, or of Add, Clip and Div, as ONNX's HardSwish."""
 
     name = "hard-swish-to-native"
@@ -137,7 +137,7 @@ def _hard_gate(value: Any, gate: Any, factor: float) -> list[Any] | None:
     return [node, line, *slope.nodes]
 
 
-class HardSwishToComposed(NodeRewrite):
+class HardSwishToComposed(OperatorRewrite):
     """HardSwish by HardSigmoid and Mul, or by Add, Clip, Mul and Mul."""
 
     name = "hard-swish-to-composed"

@@ -8,7 +8,7 @@ import numpy as np
 
 from ort_metainfer.rewrites.base import Rewrite
 from ort_metainfer.rewrites.building import Builder
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import (
     FLOATS,
     attribute,
@@ -25,7 +25,7 @@ from ort_metainfer.rewrites.patterns import (
 __all__ = ["REWRITES", "ConvToMatMul", "GemmToMatMul", "MatMulToConv", "MatMulToGemm"]
 
 
-class GemmToMatMul(NodeRewrite):
+class GemmToMatMul(OperatorRewrite):
     """Gemm as MatMul and Add; transposed and scaled operands are folded where they are constant."""
 
     name = "gemm-to-matmul"
@@ -69,7 +69,7 @@ def _turned(make: Builder, value: Any, turn: bool, factor: Any) -> Any:
     return value if factor == 1 else make("Mul", value, factor)
 
 
-class MatMulToGemm(NodeRewrite):
+class MatMulToGemm(OperatorRewrite):
     """MatMul of two matrices and the Add behind it as Gemm; transposed operands are taken in."""
 
     name = "matmul-to-gemm"
@@ -114,7 +114,7 @@ def _untransposed(value: Any) -> tuple[Any, int | None]:
     return node.inputs[0], 1
 
 
-class MatMulToConv(NodeRewrite):
+class MatMulToConv(OperatorRewrite):
     """A product with a constant matrix as a convolution with a kernel of one, channels first; Gemm likewise.
 
     Accelerators built for convolutions run these many times faster than matrix products, on the CPU they cost two
@@ -188,7 +188,7 @@ def _convolved(make: Builder, value: Any, matrix: Any, bias: Any, size: int) -> 
     return make("Transpose", made, perm=back) if back else made
 
 
-class ConvToMatMul(NodeRewrite):
+class ConvToMatMul(OperatorRewrite):
     """A convolution with a kernel of one as MatMul, channels moved last and back."""
 
     name = "conv-to-matmul"

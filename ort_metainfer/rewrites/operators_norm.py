@@ -8,7 +8,7 @@ import numpy as np
 
 from ort_metainfer.rewrites.base import Rewrite
 from ort_metainfer.rewrites.building import Builder
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.normalising import Normalised, affine_behind, find_normalised, trailing_weight
 from ort_metainfer.rewrites.patterns import attribute, dims, dtype, rank
 
@@ -43,7 +43,7 @@ def _rank_raised(found: Normalised, weight: Any) -> bool:
     return wide is None or own is None or wide > own
 
 
-class LayerNormToNative(NodeRewrite):
+class LayerNormToNative(OperatorRewrite):
     """Mean, variance and quotient, with scale and bias behind them, as one LayerNormalization."""
 
     name = "layer-norm-to-native"
@@ -102,7 +102,7 @@ class RmsNormToContributed(LayerNormToNative):
         return make("SimplifiedLayerNormalization", found.value, *weights, axis=found.axes[0], epsilon=found.epsilon)
 
 
-class LayerNormToComposed(NodeRewrite):
+class LayerNormToComposed(OperatorRewrite):
     """LayerNormalization by means, a square root and products, for providers without it."""
 
     name = "layer-norm-to-composed"

@@ -14,7 +14,7 @@ import numpy as np
 
 from ort_metainfer.rewrites.base import Parameter, Rewrite
 from ort_metainfer.rewrites.building import Builder
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import attribute, constant, dims, dtype
 
 __all__ = ["REWRITES", "UnrollRecurrent"]
@@ -25,7 +25,7 @@ _SEQUENCE_LENGTHS, _FIRST_STATE, _FIRST_CELL, _PEEPHOLES = 4, 5, 6, 7
 """Places of the optional inputs."""
 
 
-class UnrollRecurrent(NodeRewrite):
+class UnrollRecurrent(OperatorRewrite):
     """LSTM, GRU or RNN of constant weights over a known number of steps, as Gemm-like products, Sigmoid and Tanh."""
 
     name = "unroll-recurrent"

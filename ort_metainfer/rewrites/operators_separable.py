@@ -9,7 +9,7 @@ import numpy as np
 
 from ort_metainfer.rewrites.base import Parameter, Rewrite
 from ort_metainfer.rewrites.building import Builder
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.operators_convolution import Geometry, bias_of, geometry_of, kernel_of
 
 __all__ = ["REWRITES", "SeparableConv"]
@@ -21,7 +21,7 @@ _LARGEST_SIDE = 1024
 """Of the matrix whose rank is looked for: a decomposition beyond takes seconds."""
 
 
-class SeparableConv(NodeRewrite):
+class SeparableConv(OperatorRewrite):
     """A large kernel that is exactly a product of a column and a row, as two convolutions, where that is less work."""
 
     name = "separable-conv"

@@ -8,7 +8,7 @@ import numpy as np
 
 from ort_metainfer.rewrites.base import Rewrite
 from ort_metainfer.rewrites.building import Builder, Size
-from ort_metainfer.rewrites.node_rewrite import NodeRewrite, Plan, Surroundings
+from ort_metainfer.rewrites.node_rewrite import OperatorRewrite, Plan, Surroundings
 from ort_metainfer.rewrites.patterns import attribute, constant, dims, dtype, produced, static_dims
 
 __all__ = ["REWRITES", "DepthToSpaceToReshape", "ExpandToResize", "ResizeToExpand"]
@@ -17,7 +17,7 @@ _HALF_PIXEL = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
 _ROUNDING = ("round_prefer_floor", "round_prefer_ceil")
 
 
-class ResizeToExpand(NodeRewrite):
+class ResizeToExpand(OperatorRewrite):
     """Nearest-neighbour Resize or Upsample by whole factors: every element repeated, by Expand between two reshapes."""
 
     name = "resize-to-expand"
@@ -95,7 +95,7 @@ def _repeated(make: Builder, value: Any, factors: list[int]) -> Any:
     return make.reshape(wide, list(enumerate(factors)), like=value)
 
 
-class ExpandToResize(NodeRewrite):
+class ExpandToResize(OperatorRewrite):
     """Every element repeated by Expand or Tile between two reshapes, as one nearest-neighbour Resize."""
 
     name = "expand-to-resize"
@@ -157,7 +157,7 @@ def _interleaved(
     return factors if list(thin) == flat_thin and list(wide) == flat_wide and max(factors) > 1 else None
 
 
-class DepthToSpaceToReshape(NodeRewrite):
+class DepthToSpaceToReshape(OperatorRewrite):
     """DepthToSpace and SpaceToDepth as Reshape, Transpose and Reshape, for providers without them."""
 
     name = "depth-to-space-to-reshape"
