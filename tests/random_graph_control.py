@@ -16,13 +16,16 @@ from tests.random_graph_repeats import BLOCKS as REPEATS
 from tests.random_graph_sketch import BOOL, FLOAT, INT64, Sketch, Value
 
 
-def quantised(s: Sketch, value: Value) -> Value:
-    """QuantizeLinear and DequantizeLinear over the whole tensor."""
-    kind = s.choose(np.uint8, np.int8)
-    scale, zero = s.constant(s.choose(0.02, 0.05)), s.constant(128 if kind == np.uint8 else 0, kind)
+def quantised(s: Sketch, value: Value, positive: bool = False) -> Value:
+    """QuantizeLinear and DequantizeLinear over the whole tensor, twice at times; ``positive``: of numbers from 0 on."""
+    kind = s.choose(np.uint8, np.int8 if s.opset < 21 else np.uint8)  # see quantised_images
+    middle = 0 if positive or kind == np.int8 else 128
+    scale, zero = s.constant(s.choose(0.02, 0.05)), s.constant(middle, kind)
     s.steps = True
-    middle = s.emit_many("QuantizeLinear", [value, scale, zero], 1)[0]
-    return s.emit("DequantizeLinear", [middle, scale, zero], value.shape)
+    for _ in range(s.choose(1, 1, 1, 2)):
+        stepped = s.emit_many("QuantizeLinear", [value, scale, zero], 1)[0]
+        value = s.emit("DequantizeLinear", [stepped, scale, zero], value.shape)
+    return value
 
 
 def stored(s: Sketch, shape: tuple[int, ...], axis: int) -> str:
@@ -35,7 +38,12 @@ def stored(s: Sketch, shape: tuple[int, ...], axis: int) -> str:
 
 
 def quantised_pairs(s: Sketch) -> None:
-    value = quantised(s, s.pick())
+    value, positive = s.pick(), s.chance(0.4)
+    if positive and s.chance(0.5):
+        value = s.unary("Relu", value)
+    elif positive:
+        value = s.emit("Clip", [value, s.constant(0.0), s.constant(s.choose(1.0, 20.0))], value.shape)
+    value = quantised(s, value, positive)
     if value.rank == 4:
         out = s.size(1, 4)
         inputs = [value, stored(s, (out, value.shape[1], 1, 1), 0)]
