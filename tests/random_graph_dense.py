@@ -43,12 +43,17 @@ def matmul(s: Sketch) -> None:
 
 def flat_gemm(s: Sketch) -> None:
     value = s.pick(3, 4)
+    if s.chance(0.4):
+        value = s.transpose(value, (0, *range(2, value.rank), 1))
     flat = math.prod(value.shape[1:])
     if s.chance(0.5):
         value = s.emit("Flatten", [value], (value.shape[0], flat), axis=1)
     else:
         value = s.reshape(value, (value.shape[0], flat))
-    s.keep(s.emit("Gemm", [value, s.weight(3, flat, fan_in=flat), s.weight(3)], (value.shape[0], 3), transB=1))
+    if s.chance(0.3):
+        s.keep(linear(s, value, 3))
+    else:
+        s.keep(s.emit("Gemm", [value, s.weight(3, flat, fan_in=flat), s.weight(3)], (value.shape[0], 3), transB=1))
 
 
 def transposed_products(s: Sketch) -> None:

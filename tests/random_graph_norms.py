@@ -22,14 +22,14 @@ def composed_layer_norm(s: Sketch, value: Value, axes: tuple[int, ...] = (-1,)) 
 
 
 def layer_norm(s: Sketch) -> None:
-    value = s.pick(2, 3)
+    value = s.pick(3) if s.chance(0.5) else s.pick(2, 3)
     if value.shape[-1] < 2:
         value = s.add_input(3)
     skip = s.chance(0.4)
     if skip:
         value = s.keep(s.binary("Add", value, activated(s, value)))
     width = value.shape[-1]
-    if s.opset >= 17 and s.chance(0.4):
+    if s.opset >= 17 and s.chance(0.55):
         given = [value, s.near_one(width), *([s.weight(width)] if s.chance(0.8) else [])]
         s.keep(s.emit("LayerNormalization", given, value.shape, axis=s.choose(-1, value.rank - 1), epsilon=1e-5))
         return
