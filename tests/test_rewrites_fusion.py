@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from ort_metainfer.rewrites.fusion import MergeClips, PadIntoWindow, RemoveNoOps
+from ort_metainfer.rewrites.fusion import MergeClips, RemoveNoOps
+from ort_metainfer.rewrites.fusion_padding import PadIntoWindow
 from tests.operator_graphs import assert_left_alone, assert_rewritten, graph, operators, overridable, rewritten
 from tests.rewrite_run import outputs
 

@@ -16,7 +16,7 @@ from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite
 from ort_metainfer.rewrites.building import Builder
 from ort_metainfer.rewrites.contributed import KERNELS, MICROSOFT, SOURCES
 from ort_metainfer.rewrites.draft import Draft
-from ort_metainfer.rewrites.fusing import Fusion, Keep
+from ort_metainfer.rewrites.fusing import NOT_DONE_BY_ORT, Fusion, Keep
 from ort_metainfer.rewrites.known_shapes import sizes_of
 from ort_metainfer.rewrites.node_rewrite import Plan, Surroundings
 from ort_metainfer.rewrites.patterns import all_graphs, constant, constant_size, dtype, learn_types, produced
@@ -32,6 +32,7 @@ class FuseAttention(Fusion):
     """
 
     name = "fuse-attention"
+    evidence = NOT_DONE_BY_ORT + "MiniLM 127, 118 (behind fold-shapes, masks trusted)"
     operators = ("Reshape",)
     also = ("Softmax",)
     providers = KERNELS["MultiHeadAttention"]
@@ -132,6 +133,7 @@ class FuseTransformer(Rewrite):
     """
 
     name = "fuse-transformer"
+    evidence = NOT_DONE_BY_ORT + "MiniLM 129, 124"
     dimension = "fusion"
     promise = "float32-equivalent"
     providers = KERNELS["MultiHeadAttention"]

@@ -40,7 +40,7 @@ class MergeDuplicateNodes(Rewrite):
     name = "merge-duplicate-nodes"
     dimension = "fusion"
     promise = "exact"
-    evidence = DONE_BY_ORT
+    evidence = DONE_BY_ORT + " but in branches: Silero VAD 212 nodes after it, 210 with this"
 
     def objection(self, graph: Graph, context: Context | None = None) -> str | None:
         """A single node has no double."""

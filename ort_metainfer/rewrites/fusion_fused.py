@@ -79,7 +79,7 @@ class FuseGemm(Fusion):
     name = "fuse-gemm"
     operators = tuple(ACTIVATIONS)
     providers = KERNELS["FusedGemm"]
-    evidence = DONE_BY_ORT + " for Gemm, and for MatMul of matrices; not for MatMul of more dimensions"
+    evidence = DONE_BY_ORT + " for Gemm and for MatMul of matrices; of more dimensions it takes two Reshapes"
     sources = SOURCES
 
     def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:

@@ -12,7 +12,7 @@ from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite, Site
 from ort_metainfer.rewrites.building import Builder, Names, drop
 from ort_metainfer.rewrites.draft import Draft
-from ort_metainfer.rewrites.fusing import label_of, outcome_of
+from ort_metainfer.rewrites.fusing import NOT_DONE_BY_ORT, label_of, outcome_of
 from ort_metainfer.rewrites.linear import Linear, linear_of, with_bias
 from ort_metainfer.rewrites.patterns import all_graphs, learn_types
 
@@ -31,7 +31,7 @@ class MergeParallelProducts(Rewrite):
     name = "merge-parallel-products"
     dimension = "fusion"
     promise = "float32-equivalent"
-    evidence = "never measured to pay: onnxruntime 1.32 does not do it on its CPU provider"
+    evidence = NOT_DONE_BY_ORT + "MiniLM 129, 120; but ResNet-50 92, 96, as sums and activations stay outside of Conv"
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "most_outputs": Parameter(
             int, 8192, "output channels of one product beyond which it is left alone", numbers=(2, 1 << 20)

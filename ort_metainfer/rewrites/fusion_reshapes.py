@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ort_metainfer.rewrites.base import Rewrite
-from ort_metainfer.rewrites.fusing import DONE_BY_ORT, Fusion, Keep
+from ort_metainfer.rewrites.fusing import NOT_DONE_BY_ORT, Fusion, Keep
 from ort_metainfer.rewrites.node_rewrite import Plan, Surroundings
 from ort_metainfer.rewrites.patterns import attribute, axes_of, constant, dims, produced, rank
 
@@ -22,7 +22,7 @@ class MergeReshapes(Fusion):
     name = "merge-reshapes"
     promise = "exact"
     operators = RESHAPING
-    evidence = DONE_BY_ORT + " for Reshape behind Reshape and Unsqueeze behind Unsqueeze, not for mixed chains"
+    evidence = NOT_DONE_BY_ORT + "Kokoro 2777, 2771; ResNet-50 92, 91"
 
     def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """Another one before it, and a result whose shape is constant up to one size."""

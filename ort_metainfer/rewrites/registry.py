@@ -33,6 +33,7 @@ FAMILIES: tuple[str, ...] = (
     "layout_weights",
     "shapes",
     "fusion",
+    "fusion_padding",
     "fusion_affine",
     "fusion_quantised",
     "fusion_fused",
