@@ -139,18 +139,17 @@ class _Search:
         if self._bench.left_s() <= 0:
             return self._answer("time was up after the first trial")
         self._sensitivity = sensitivity_of(self._bench)
-        total = len(self._sensitivity.nodes)
+        most = len(self._sensitivity.nodes) - 1  # with all of them in float there is nothing to try
         low, high = 0, None
         count = 1
-        while high is None and count < 2 * total and self._bench.left_s() > 0:
-            count = min(count, total)
+        while high is None and low < most and self._bench.left_s() > 0:
+            count = min(count, most)
             if self._try(count).passed:
                 high = count
             else:
-                low = count
-                if count == total or self._worthless(self._steps[-1]):
+                low, count = count, 2 * count
+                if self._worthless(self._steps[-1]):
                     break
-            count *= 2
         while high is not None and high - low > 1 and self._bench.left_s() > 0:
             middle = (low + high) // 2
             low, high = (low, middle) if self._try(middle).passed else (middle, high)
@@ -166,8 +165,8 @@ class _Search:
         return self._answer(f"near enough with {len(best.excluded) - len(self._given)} nodes left in float", best)
 
     def _hopeless(self) -> str:
-        share = self._steps[-1].share
-        return f"nothing worth quantising is left: {share or 0:.0%} of the work, and still not near enough"
+        words = f"with {len(self._steps[-1].excluded) - len(self._given)} nodes in float it is not near enough"
+        return f"nothing worth quantising is left: {words}"
 
     def _worthless(self, step: Step) -> bool:
         return step.share is not None and step.share < LEAST_SHARE

@@ -22,6 +22,9 @@ ARITHMETIC = ("Add", "AveragePool", "GlobalAveragePool", "LeakyRelu", "Mul", "Si
 LIGHT = (*ACTIVATIONS, *ARITHMETIC, *MOVING)
 """Operators that onnxruntime's CPU provider runs in 8 bits, and that a Conv's result may pass through."""
 
+FUSED = "/MatMulAddFusion"
+"""What onnxruntime adds to the name of a MatMul that it makes a Gemm of."""
+
 LARGEST = 1e30
 """A range beyond this is a mask or an overflow: its scale would leave everything else one level."""
 
@@ -80,7 +83,7 @@ def _is_product(node: Any, reasons: Mapping[str, Any]) -> bool:
 def _unfit(
     node: Any, weights: Mapping[str, Any], closed: set[str], parameters: Mapping[str, Any], ranges: Ranges
 ) -> str | None:
-    names = {node.name, *node.output}
+    names = {node.name, node.name.removesuffix(FUSED), *node.output}
     if names.intersection(parameters["exclude"]):
         return "excluded"
     product = node.op_type in PRODUCTS

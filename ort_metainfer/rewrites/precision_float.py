@@ -15,7 +15,7 @@ import numpy as np
 
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite, Site
-from ort_metainfer.rewrites.building import Builder, Names
+from ort_metainfer.rewrites.building import Builder, Names, drop
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.observing import observe
 from ort_metainfer.rewrites.patterns import all_graphs, constant, constant_size, dtype, learn_types
@@ -249,14 +249,28 @@ def _convert(graph: Any, island: Sequence[Any], work: _Work) -> None:
                 _narrow_output(graph, node, value, inside, work)
                 narrow.add(id(value))
     casts: dict[int, Any] = {}
+    taken: list[Any] = []  # kept, so that ids stay taken
     for node in island:
         builder = Builder(node, work.names, work.kind.lower(), work.opset, work.ir_version)
         for place, value in enumerate(node.inputs):
             if ("in", place) in inside[id(node)] and id(value) not in narrow:
                 if id(value) not in casts:
                     casts[id(value)] = _narrowed(value, builder, work)
+                    taken.append(value)
                 node.replace_input_with(place, casts[id(value)])
         graph.insert_before(node, builder.nodes)
+    for value in taken:
+        _forget(value)
+
+
+def _forget(value: Any) -> None:
+    """Remove a constant that nobody uses any more."""
+    if value.uses() or value.is_graph_output() or value.is_graph_input() or constant_size(value) is None:
+        return
+    if value.producer() is not None:
+        drop(value.producer())
+    elif value.is_initializer():
+        del value.graph.initializers[value.name]
 
 
 def _narrow_output(graph: Any, node: Any, value: Any, inside: Mapping[int, Any], work: _Work) -> None:

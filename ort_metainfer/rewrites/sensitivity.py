@@ -238,6 +238,9 @@ def _rank(node: NodeError) -> tuple[bool, float, str]:
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "LSTM", "MatMul")
 
+BEFORE_ROUNDING = "_QuantizeLinear_Input"
+"""What the quantiser adds to the name of a model's output before it is rounded."""
+
 Pair = tuple[str, str, str]
 """Operator, the value in the float model, and the one in the quantised model."""
 
@@ -259,7 +262,7 @@ def _pairs(float_model: Any, model: Any) -> dict[str, Pair]:
         maker = makers.get(node.output[0])
         if twin is not None and twin.op_type == node.op_type and _has_dequantised_weight(twin, makers):
             result = twin.output[0]
-            found[label] = (node.op_type, result.removesuffix("_QuantizeLinear_Input"), rounded.get(result, result))
+            found[label] = (node.op_type, result.removesuffix(BEFORE_ROUNDING), rounded.get(result, result))
         elif maker is not None and (maker.op_type != node.op_type or list(maker.input) != list(node.input)):
             found[label] = (node.op_type, node.output[0], node.output[0])
     return {label: pair for label, pair in found.items() if _both(pair, float_model, model)}
@@ -335,11 +338,12 @@ def _faults(bench: Bench, model: Any, pairs: Mapping[str, Pair]) -> tuple[dict[s
     users: dict[str, list[Any]] = {}
     for node in model.graph.node:
         for name in node.input:
-            users.setdefault(name.removesuffix("_QuantizeLinear_Input"), []).append(node)
+            users.setdefault(name, []).append(node)
     by_label: dict[str, tuple[str, ...]] = {}
     strays = []
     for name, text in found.items():
-        labels = _reached(users.get(name, []), users, results)
+        nodes = (*users.get(name, ()), *users.get(f"{name}{BEFORE_ROUNDING}", ()))
+        labels = _reached(nodes, users, results)
         for label in labels:
             by_label[label] = (*by_label.get(label, ()), text)
         strays += [] if labels else [f"wrong scale: {text}"]
