@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ort_metainfer.strategy_cache.store import StrategyCache
     from ort_metainfer.trials.task import TrialHost
 
-__all__ = ["Request", "decide", "key_of", "not_onnx", "settings_for", "tune"]
+__all__ = ["Request", "decide", "key_of", "not_onnx", "settings_for", "tune", "with_graph"]
 
 log = logging.getLogger("ort_metainfer")
 
@@ -158,6 +158,17 @@ def _identified(decision: Decision, request: Request, spec: SessionSpec) -> Deci
         graph = describe(request.source if isinstance(request.source, bytes) else Path(request.source))
         remember_graph(cache, model.hash, graph)
     return replace(decision, key=key_of(model, graph, request.settings, spec), graph=graph)
+
+
+def with_graph(decision: Decision, keyword: Settings | None) -> Decision:
+    """The same with the model's features, where the cache knows them: a shortcut of a cached start does not ask."""
+    from ort_metainfer.model.fingerprint import known_graph
+    from ort_metainfer.strategy_cache.store import open_cache
+
+    assert decision.key is not None
+    return replace(
+        decision, graph=known_graph(open_cache(cache_directory(settings_for(keyword)[0])), decision.key.model)
+    )
 
 
 def not_onnx(source: str | os.PathLike[str] | bytes) -> str | None:

@@ -142,6 +142,7 @@ class _Plan(NamedTuple):
     provider_options: Any
     compiled: Compiled | None
     fixes_shapes: bool
+    buckets: int
 
 
 class _Known(NamedTuple):
@@ -166,9 +167,10 @@ def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers:
 
             source = self._model_path if self._model_path is not None else self._model_bytes
             compiled = find(keyword, source, known.model_hash, spec, known.strategy)
-        if compiled is None and known.strategy.is_default:
+        buckets = _buckets_asked(keyword)
+        if compiled is None and known.strategy.is_default and not buckets:
             return None
-        return _planned(spec, known.strategy, compiled, providers, provider_options)
+        return _planned(spec, known.strategy, compiled, providers, provider_options, buckets)
     except Exception as error:
         if _is_strict(self):
             _refuse_fallback(self)
@@ -177,8 +179,25 @@ def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers:
         return None
 
 
-def _planned(spec: Any, strategy: Any, compiled: Compiled | None, providers: Any, provider_options: Any) -> _Plan:
+def _buckets_asked(keyword: Settings | None) -> int:
+    """The setting ``buckets``; where it cannot have been made, no settings are resolved."""
+    if keyword is not None and keyword.buckets is not None:
+        return keyword.buckets
+    if not os.environ.get("ORT_METAINFER_BUCKETS") and not config_place().exists():
+        return 0
+    from ort_metainfer.adapt import settings_for
+
+    return settings_for(keyword)[0].buckets or 0
+
+
+def _planned(
+    spec: Any, strategy: Any, compiled: Compiled | None, providers: Any, provider_options: Any, buckets: int
+) -> _Plan:
     """What to give onnxruntime for a strategy."""
+    if strategy is _NO_CHANGE:
+        from ort_metainfer.strategy import Strategy
+
+        strategy = Strategy()
     planned, applied = _options.options_of(spec), strategy
     if compiled is not None:
         from ort_metainfer.compiled_key import loading_strategy
@@ -189,7 +208,7 @@ def _planned(spec: Any, strategy: Any, compiled: Compiled | None, providers: Any
     if strategy.provider is None:
         chosen, given = providers, provider_options
     fixes_shapes = bool(strategy.static_shapes or strategy.transforms)
-    return _Plan(spec, strategy, planned, chosen, given, compiled, fixes_shapes)
+    return _Plan(spec, strategy, planned, chosen, given, compiled, fixes_shapes, buckets)
 
 
 def _decided(self: Any, spec: SessionSpec | str, keyword: Settings | None, may_decide: bool) -> _Known:
@@ -274,7 +293,7 @@ def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
                 if plan.strategy.is_default:
                     self._sess_options = caller_options
                     return False
-                plan = _planned(plan.spec, plan.strategy, None, plan.providers, plan.provider_options)
+                plan = _planned(plan.spec, plan.strategy, None, plan.providers, plan.provider_options, plan.buckets)
         if plan.compiled is None:
             self._sess_options = plan.options
             _plain_create(self, plan.providers, plan.provider_options)
@@ -292,13 +311,18 @@ def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
 
 
 def _guard_shapes(self: Any, plan: _Plan) -> None:
-    """Let calls with other shapes run on the general session, where the strategy fixed some."""
-    if not plan.fixes_shapes:
+    """Let calls with other shapes run on the general session, where the strategy fixed some, or on one of their own."""
+    if not plan.fixes_shapes and not plan.buckets:
         return
     from ort_metainfer.static_shapes import guard
 
     model = self._model_path if self._model_path is not None else self._model_bytes
-    guard(self, model, plan.spec, self.adaptation)
+    decision = self.adaptation
+    if plan.buckets and decision.graph is None and decision.key is not None:
+        from ort_metainfer.adapt import with_graph
+
+        decision = with_graph(decision, getattr(self, "_metainfer_settings", None))
+    guard(self, model, plan.spec, decision, plan.buckets)
 
 
 def _available() -> set[str]:

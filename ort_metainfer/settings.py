@@ -50,6 +50,8 @@ class Settings:
         metric_threshold: the loss that ``metric`` may give at most.
         capture: how many inputs of real runs are kept on disk at most, for decisions to come; 0 keeps none, ``True`` or
             1 a moderate number (see ``model/capture.py``).
+        buckets: how many sessions of fixed shapes one session with open dimensions may keep, each for shapes that it is
+            often called with; 0: none.
         compiled: ``auto`` keeps what a provider compiled where loading that is faster, and uses it; ``off`` does not.
         strict: raise what otherwise is one warning and a plain session.
         log: level of the logger ``ort_metainfer``: ``off``, ``error``, ``warning``, ``info`` or ``debug``.
@@ -70,6 +72,7 @@ class Settings:
     metric: Any = None
     metric_threshold: float | None = None
     capture: int | None = None
+    buckets: int | None = None
     compiled: str | None = None
     strict: bool | None = None
     log: str | None = None
@@ -130,6 +133,10 @@ def _metric(value: Any, source: str) -> str:
     return name_of(value, source)
 
 
+MAX_BUCKETS = 64
+"""Each holds the model's weights once more."""
+
+
 def _count(value: Any, source: str) -> int:
     """How many inputs to keep: 0 for off, a number, or ``DEFAULT_CAPTURE`` for on."""
     words = {"true": 1, "yes": 1, "on": 1, "false": 0, "no": 0, "off": 0}
@@ -142,6 +149,16 @@ def _count(value: Any, source: str) -> int:
             f"{source}{value!r} is not allowed; use true, false, or how many inputs to keep, {MAX_CAPTURE} at most"
         )
     return DEFAULT_CAPTURE if count == 1 else count
+
+
+def _buckets(value: Any, source: str) -> int:
+    try:
+        number = -1 if isinstance(value, bool) else int(str(value))
+    except ValueError:
+        number = -1
+    if not 0 <= number <= MAX_BUCKETS:
+        raise SettingsError(f"{source}{value!r} is not allowed; use a number of sessions from 0 to {MAX_BUCKETS}")
+    return number
 
 
 def _flag(value: Any, source: str) -> bool:
@@ -222,6 +239,7 @@ FIELDS: Mapping[str, Check] = {
     "metric": _metric,
     "metric_threshold": _loss,
     "capture": _count,
+    "buckets": _buckets,
     "compiled": _one_of("auto", "off"),
     "strict": _flag,
     "log": _one_of("off", "error", "warning", "info", "debug"),
@@ -234,6 +252,7 @@ DEFAULTS = Settings(
     accuracy="strict",
     objective="latency",
     capture=0,
+    buckets=0,
     compiled="auto",
     strict=False,
     log="warning",
