@@ -52,7 +52,7 @@ BAD: dict[str, tuple[Any, str]] = {  # field: a value that is not allowed, and w
     "metric": ("not a name", "module:function"),
     "metric_threshold": ("-1", "a number, 0 or more"),
     "capture": ("1001", "1000 at most"),
-    "buckets": (6, ("4", 4), ("2", 2)),
+    "buckets": ("65", "from 0 to 64"),
     "compiled": ("never", "auto, off"),
     "strict": ("perhaps", "true, false"),
     "log": ("loud", "off, error, warning, info, debug"),
