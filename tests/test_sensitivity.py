@@ -17,7 +17,8 @@ from ort_metainfer.errors import InputsError, RewriteError, StrategyError
 from ort_metainfer.rewrites.earning import earn
 from ort_metainfer.rewrites.registry import get_rewrite
 from ort_metainfer.rewrites.scales import range_faults, scale_faults
-from ort_metainfer.rewrites.sensitivity import NodeError, macs_of, measure_sensitivity
+from ort_metainfer.rewrites.sensitivity import NodeError, measure_sensitivity
+from ort_metainfer.rewrites.variants import macs_of
 from ort_metainfer.strategy import Transform
 
 WIDTH = 64

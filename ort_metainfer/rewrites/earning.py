@@ -11,7 +11,8 @@ from typing import Any
 from ort_metainfer.errors import InputsError
 from ort_metainfer.rewrites.base import Rewrite
 from ort_metainfer.rewrites.sampling import held_back
-from ort_metainfer.rewrites.sensitivity import Bench, Sensitivity, macs_of, sensitivity_of
+from ort_metainfer.rewrites.sensitivity import Sensitivity, sensitivity_of
+from ort_metainfer.rewrites.variants import Variants, macs_of
 from ort_metainfer.strategy import Transform
 from ort_metainfer.trials.accuracy import Comparison
 
@@ -118,31 +119,31 @@ def earn(
         with tempfile.TemporaryDirectory() as made:
             return earn(model_file, rewrite, parameters, feeds, tolerance, top1, deadline, Path(made))
     calibrated, judged = held_back(feeds)
-    bench = Bench(Path(model_file), rewrite, parameters, calibrated, judged, folder, deadline)
-    return _Search(bench, tolerance, top1, len(calibrated)).run()
+    variants = Variants(Path(model_file), rewrite, parameters, calibrated, judged, folder, deadline)
+    return _Search(variants, tolerance, top1, len(calibrated)).run()
 
 
 class _Search:
     """The trials of one call of :func:`earn`."""
 
-    def __init__(self, bench: Bench, tolerance: float, top1: float, calibrated: int) -> None:
-        self._bench, self._tolerance, self._top1, self._calibrated = bench, tolerance, top1, calibrated
-        self._given = list(bench.parameters.get("exclude", ()))
+    def __init__(self, variants: Variants, tolerance: float, top1: float, calibrated: int) -> None:
+        self._variants, self._tolerance, self._top1, self._calibrated = variants, tolerance, top1, calibrated
+        self._given = list(variants.parameters.get("exclude", ()))
         self._steps: list[Step] = []
-        self._macs = macs_of(bench.float_file, bench.judged[0])
+        self._macs = macs_of(variants.float_file, variants.judged[0])
         self._sensitivity: Sensitivity | None = None
 
     def run(self) -> tuple[Transform, Earned]:
         """All of it."""
         if self._try(0).passed:
             return self._answer("everything that can be is quantised and near enough")
-        if self._bench.left_s() <= 0:
+        if self._variants.left_s() <= 0:
             return self._answer("time was up after the first trial")
-        self._sensitivity = sensitivity_of(self._bench)
+        self._sensitivity = sensitivity_of(self._variants)
         most = len(self._sensitivity.nodes) - 1  # with all of them in float there is nothing to try
         low, high = 0, None
         count = 1
-        while high is None and low < most and self._bench.left_s() > 0:
+        while high is None and low < most and self._variants.left_s() > 0:
             count = min(count, most)
             if self._try(count).passed:
                 high = count
@@ -150,14 +151,14 @@ class _Search:
                 low, count = count, 2 * count
                 if self._worthless(self._steps[-1]):
                     break
-        while high is not None and high - low > 1 and self._bench.left_s() > 0:
+        while high is not None and high - low > 1 and self._variants.left_s() > 0:
             middle = (low + high) // 2
             low, high = (low, middle) if self._try(middle).passed else (middle, high)
         return self._verdict(high)
 
     def _verdict(self, high: int | None) -> tuple[Transform, Earned]:
         if high is None:
-            late = self._bench.left_s() <= 0
+            late = self._variants.left_s() <= 0
             return self._answer("time was up before one was near enough" if late else self._hopeless())
         best = min((step for step in self._steps if step.passed), key=lambda step: len(step.excluded))
         if self._worthless(best):
@@ -175,11 +176,11 @@ class _Search:
         """Quantise with the ``count`` most sensitive nodes left out, and compare."""
         order = [] if self._sensitivity is None else [node.node for node in self._sensitivity.worst(count)]
         excluded = [*self._given, *order]
-        file = self._bench.quantise(exclude=excluded)
+        file = self._variants.quantise(exclude=excluded)
         if file is None:
             step = Step(tuple(excluded), Comparison(), 0.0, False)
         else:
-            comparison = self._bench.compare(file)
+            comparison = self._variants.compare(file)
             step = Step(tuple(excluded), comparison, self._share(order), self._near(comparison))
         self._steps.append(step)
         return step
@@ -200,6 +201,6 @@ class _Search:
         step = step or self._steps[-1]
         good = step.passed if passed is None else passed
         excluded = list(step.excluded)
-        transform = self._bench.transform(exclude=excluded) if excluded else self._bench.transform()
-        judged = len(self._bench.judged)
+        transform = self._variants.transform(exclude=excluded) if excluded else self._variants.transform()
+        judged = len(self._variants.judged)
         return transform, Earned(good, detail, tuple(self._steps), self._sensitivity, self._calibrated, judged)

@@ -119,7 +119,7 @@ def _ranges(graph: Any, file: Path, context: Context, notes: list[str]) -> Mappi
     if not context.feeds:
         notes.append("not smoothed: there are no inputs to look at the activations with")
         return {}
-    every = {"exclude": [], "only": []}
+    every: dict[str, list[str]] = {"exclude": [], "only": []}
     wanted = [item.data.name for item in products(graph, every) if isinstance(item, Product)]
     return column_ranges(file, list(dict.fromkeys(wanted)), context.feeds, context.folder, context.deadline)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,14 @@ import numpy as np
 import onnx
 
 from ort_metainfer.errors import RewriteError
-from ort_metainfer.rewrites.base import Context, Rewrite
-from ort_metainfer.rewrites.draft import Draft
-from ort_metainfer.rewrites.observing import observe, plain_session
+from ort_metainfer.rewrites.observing import observe
 from ort_metainfer.rewrites.registry import get_rewrite
 from ort_metainfer.rewrites.scales import range_faults, scale_faults
+from ort_metainfer.rewrites.variants import Variants, macs_of
 from ort_metainfer.strategy import Transform
-from ort_metainfer.trials.accuracy import Comparison, compare_outputs
+from ort_metainfer.trials.accuracy import Comparison
 
-__all__ = ["Bench", "NodeError", "Sensitivity", "macs_of", "measure_sensitivity", "sensitivity_of"]
+__all__ = ["NodeError", "Sensitivity", "measure_sensitivity", "sensitivity_of"]
 
 MOST_GAINS = 8
 """Nodes for which it is also tried what leaving them out alone gains."""
@@ -99,86 +98,6 @@ class Sensitivity:
         return "\n".join(node.describe() for node in self.worst(count))
 
 
-class Bench:
-    """One float model, one lossy rewrite, some feeds: quantising it in variants and comparing with the float outputs.
-
-    Args:
-        model_file: the float model.
-        rewrite: what quantises it; with parameters ``exclude`` and ``only``.
-        parameters: its other parameters.
-        calibrated: feeds it may look at.
-        judged: feeds it is compared on.
-        folder: for files; what is calibrated is kept there.
-        deadline: a time.monotonic() value.
-
-    Attributes:
-        float_file: the float model as the rewrite prepares it, whose node names count.
-        reference: outputs of the original on the judged feeds.
-
-    Raises:
-        RewriteError: the model does not run.
-    """
-
-    def __init__(
-        self,
-        model_file: Path,
-        rewrite: Rewrite,
-        parameters: Mapping[str, Any],
-        calibrated: Sequence[Feed],
-        judged: Sequence[Feed],
-        folder: Path,
-        deadline: float | None = None,
-    ) -> None:
-        from ort_metainfer.model.graph import describe
-
-        self.rewrite, self.parameters, self.judged = rewrite, dict(parameters), list(judged)
-        self.context = Context(folder, describe(model_file), tuple(calibrated), feeds_are_real=True, deadline=deadline)
-        self.deadline = deadline
-        self._model_file = model_file
-        session = plain_session(model_file)
-        self.names = [output.name for output in session.get_outputs()]
-        self.reference = self._outputs(session, self.judged)
-        prepare: Callable[..., Path] | None = getattr(rewrite, "prepared", None)
-        self.float_file = model_file if prepare is None else prepare(model_file, folder, self.parameters)
-
-    def left_s(self) -> float:
-        """Seconds left; infinite without a deadline."""
-        return self.context.left_s()
-
-    def until(self, share: float) -> float:
-        """The time.monotonic() value at which so much of the time that is left will be used."""
-        return time.monotonic() + share * self.left_s()
-
-    def transform(self, **given: Any) -> Transform:
-        """The rewrite as a strategy's entry."""
-        return self.rewrite.transform(**{**self.parameters, **given})
-
-    def quantise(self, **given: Any) -> Path | None:
-        """A file with the model quantised, valid until the next one; None where that left nothing quantised."""
-        draft = Draft(self._model_file, self.context.folder)
-        outcome = self.rewrite.rewrite(draft, self.context, self.rewrite.complete(self.transform(**given)))
-        return draft.file() if outcome.changed else None
-
-    def compare(self, file: Path, feeds: int | None = None) -> Comparison:
-        """Its outputs against the float model's, on the first ``feeds`` judged feeds or all."""
-        some = self.judged[:feeds]
-        return compare_outputs(self.names, self.reference[: len(some)], self._outputs(plain_session(file), some))
-
-    def error(self, feeds: int | None = None, **given: Any) -> float:
-        """Worst relative L2 error of an output, everything quantised that ``given`` says; 0 where nothing is."""
-        file = self.quantise(**given)
-        if file is None:
-            return 0.0
-        comparison = self.compare(file, feeds)
-        return math.inf if comparison.mismatch else comparison.error
-
-    def _outputs(self, session: Any, feeds: Iterable[Feed]) -> list[Any]:
-        try:
-            return [session.run(None, dict(feed)) for feed in feeds]
-        except Exception as error:  # onnxruntime's many classes
-            raise RewriteError(f"{self._model_file}: does not run: {error}") from error
-
-
 def measure_sensitivity(
     model_file: Path,
     transform: Transform,
@@ -206,29 +125,29 @@ def measure_sensitivity(
             return measure_sensitivity(model_file, transform, feeds, deadline, Path(made))
     rewrite = get_rewrite(transform.name)
     rewrite.complete(transform)
-    bench = Bench(Path(model_file), rewrite, transform.parameters, feeds, feeds, folder, deadline)
-    return sensitivity_of(bench)
+    variants = Variants(Path(model_file), rewrite, transform.parameters, feeds, feeds, folder, deadline)
+    return sensitivity_of(variants)
 
 
-def sensitivity_of(bench: Bench) -> Sensitivity:
-    """The same on a bench that is there already."""
-    file = bench.quantise()
+def sensitivity_of(variants: Variants) -> Sensitivity:
+    """The same on a variants that is there already."""
+    file = variants.quantise()
     if file is None:
-        raise RewriteError(f"{bench.rewrite.name} leaves nothing quantised")
-    float_model = onnx.load(str(bench.float_file), load_external_data=False)
+        raise RewriteError(f"{variants.rewrite.name} leaves nothing quantised")
+    float_model = onnx.load(str(variants.float_file), load_external_data=False)
     model = onnx.load(str(file), load_external_data=False)
     pairs = _pairs(float_model, model)
-    comparison = bench.compare(file)
-    macs = macs_of(bench.float_file, bench.judged[0] if bench.judged else {})
-    found = _local_errors(bench, file, pairs)
-    faults, notes = _faults(bench, onnx.load(str(file)), pairs)
+    comparison = variants.compare(file)
+    macs = macs_of(variants.float_file, variants.judged[0] if variants.judged else {})
+    found = _local_errors(variants, file, pairs)
+    faults, notes = _faults(variants, onnx.load(str(file)), pairs)
     nodes = [
         replace(error, macs=macs.get(pairs[label][1], 0), faults=faults.get(label, ()))
         for label, error in found.items()
     ]
-    nodes = _alone(bench, sorted(nodes, key=lambda node: (-node.error, node.node)), notes)
+    nodes = _alone(variants, sorted(nodes, key=lambda node: (-node.error, node.node)), notes)
     nodes.sort(key=_rank)
-    return Sensitivity(tuple(_gains(bench, nodes, comparison)), comparison, tuple(notes))
+    return Sensitivity(tuple(_gains(variants, nodes, comparison)), comparison, tuple(notes))
 
 
 def _rank(node: NodeError) -> tuple[bool, float, str]:
@@ -290,16 +209,16 @@ def _rounded(model: Any) -> dict[str, str]:
     }
 
 
-def _local_errors(bench: Bench, file: Path, pairs: Mapping[str, Pair]) -> dict[str, NodeError]:
+def _local_errors(variants: Variants, file: Path, pairs: Mapping[str, Pair]) -> dict[str, NodeError]:
     """How far each node's output is off with everything quantised; both models are run, some values at a time."""
     found: dict[str, NodeError] = {}
-    feeds = bench.judged[:MOST_FEEDS]
+    feeds = variants.judged[:MOST_FEEDS]
     labels = list(pairs)
     for start in range(0, len(labels), 16):
         some = labels[start : start + 16]
         expected = {
             (name, feed): array
-            for name, feed, array in observe(bench.float_file, _unique(pairs[x][1] for x in some), feeds)
+            for name, feed, array in observe(variants.float_file, _unique(pairs[x][1] for x in some), feeds)
         }
         got = {(name, feed): array for name, feed, array in observe(file, _unique(pairs[x][2] for x in some), feeds)}
         for label in some:
@@ -330,10 +249,10 @@ def _decibels(relative: float) -> float:
     return -20 * math.log10(relative) if math.isfinite(relative) else -math.inf
 
 
-def _faults(bench: Bench, model: Any, pairs: Mapping[str, Pair]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+def _faults(variants: Variants, model: Any, pairs: Mapping[str, Pair]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """Label -> what is wrong with its scales; and what belongs to no node that was measured, as notes."""
     found = dict(scale_faults(model))
-    found |= range_faults(model, bench.float_file, bench.judged[:MOST_FEEDS], bench.deadline)
+    found |= range_faults(model, variants.float_file, variants.judged[:MOST_FEEDS], variants.deadline)
     results = {pair[2]: label for label, pair in pairs.items()}
     users: dict[str, list[Any]] = {}
     for node in model.graph.node:
@@ -365,38 +284,24 @@ def _reached(nodes: Sequence[Any], users: Mapping[str, Sequence[Any]], results: 
     return list(dict.fromkeys(labels))
 
 
-def _alone(bench: Bench, nodes: Sequence[NodeError], notes: list[str]) -> list[NodeError]:
+def _alone(variants: Variants, nodes: Sequence[NodeError], notes: list[str]) -> list[NodeError]:
     """Each node quantised alone, as far as its share of the time goes."""
-    until = bench.until(ALONE_SHARE)
+    until = variants.until(ALONE_SHARE)
     found = []
     for node in nodes:
         late = time.monotonic() > until
-        found.append(node if late else replace(node, alone=bench.error(MOST_FEEDS, only=[node.node])))
+        found.append(node if late else replace(node, alone=variants.error(MOST_FEEDS, only=[node.node])))
     missing = sum(node.alone is None for node in found)
     if missing:
         notes.append(f"time was up: {missing} of {len(nodes)} nodes were not measured alone")
     return found
 
 
-def _gains(bench: Bench, nodes: Sequence[NodeError], whole: Comparison) -> list[NodeError]:
+def _gains(variants: Variants, nodes: Sequence[NodeError], whole: Comparison) -> list[NodeError]:
     """What leaving out each of the worst gains, as far as its share of the time goes."""
-    until = bench.until(GAINS_SHARE)
+    until = variants.until(GAINS_SHARE)
     found = []
     for place, node in enumerate(nodes):
         late = place >= MOST_GAINS or time.monotonic() > until
-        found.append(node if late else replace(node, gain=whole.error - bench.error(exclude=[node.node])))
+        found.append(node if late else replace(node, gain=whole.error - variants.error(exclude=[node.node])))
     return found
-
-
-def macs_of(file: Path, feed: Feed) -> dict[str, int]:
-    """Value -> multiply-accumulates of the node that makes it, for the shapes of a feed."""
-    from ort_metainfer.model.inference import infer, skeleton
-    from ort_metainfer.model.macs import node_macs
-    from ort_metainfer.model.parsing import parse
-    from ort_metainfer.model.shapes import Scope
-
-    shapes = {name: tuple(np.shape(value)) for name, value in feed.items()}
-    inferred, _ = infer(skeleton(parse(file)), shapes)
-    scope = Scope.of(inferred.graph)
-    counts = ((node.output[0], node_macs(node, scope)) for node in inferred.graph.node if node.output)
-    return {name: count for name, count in counts if count}

@@ -45,8 +45,8 @@ def column_ranges(
     """
     kept = folder / f"columns-{question(file, names, feeds)}.npz"
     if kept.exists():
-        with np.load(kept) as arrays:
-            return {name: arrays[f"c{place}"] for place, name in enumerate(names) if f"c{place}" in arrays.files}
+        with np.load(kept) as before:
+            return {name: before[f"c{place}"] for place, name in enumerate(names) if f"c{place}" in before.files}
     found: dict[str, np.ndarray] = {}
     for name, _, array in observe(file, names, feeds, deadline):
         if array.dtype != np.float32 or array.ndim == 0 or array.size == 0:
@@ -56,7 +56,8 @@ def column_ranges(
     if deadline is not None and time.monotonic() > deadline:
         raise RewriteError(f"{file}: no time left to look at its activations")
     finite = {name: columns for name, columns in found.items() if np.isfinite(columns).all()}
-    np.savez(kept, **{f"c{place}": finite[name] for place, name in enumerate(names) if name in finite})
+    arrays: dict[str, Any] = {f"c{place}": finite[name] for place, name in enumerate(names) if name in finite}
+    np.savez(kept, **arrays)
     return finite
 
 
@@ -75,4 +76,4 @@ def smoothing_factors(columns: np.ndarray, matrices: Sequence[np.ndarray], share
     factors /= np.maximum(rows, LEAST).astype(np.float64) ** (1 - share)
     factors /= np.exp(np.mean(np.log(factors)))
     bound = MOST_RATIO**0.5
-    return np.clip(factors, 1 / bound, bound).astype(np.float32)
+    return np.asarray(np.clip(factors, 1 / bound, bound), np.float32)
