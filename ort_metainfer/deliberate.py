@@ -9,14 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ort_metainfer.conclusion import conclude, left_alone, out_of_time
+from ort_metainfer.confirming import UNTOLD, beats, contenders, is_load_known, is_load_sensitive, objection
 from ort_metainfer.decision import Decision, Proposal, Refusal, Trial
 from ort_metainfer.errors import InputsError, TrialError, TrialTimeout
 from ort_metainfer.hardware.devices import cpu_device
-from ort_metainfer.problem import NEUTRAL_PROPERTIES, Device, Graph, Model, Problem, SessionSpec
+from ort_metainfer.problem import NEUTRAL_PROPERTIES, CacheKey, Device, Graph, Model, Problem, SessionSpec
 from ort_metainfer.remember import GIVE_INPUTS
 from ort_metainfer.scratch import scratch_folder
 from ort_metainfer.strategy import Strategy
-from ort_metainfer.trials.duel import UNSTEADY
 from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost, is_simulated
 
 if TYPE_CHECKING:
@@ -51,23 +52,11 @@ DUEL_SHARE = 0.9
 MIN_DUEL_S = 0.5
 """Below this no duel is begun: its process would hardly have started."""
 
-TIE = 0.02
-"""What does not beat the verified best by more in its race is not worth a duel of its own."""
-
 GAIN = 1.01
 """Speed-up in a race from which a strategy is something to build on; ties lie within 1% on a quiet machine."""
 
 SEARCH_SHARE = 0.35
 """Share of the budget below which no further race is begun: a winner would have to be confirmed in a fresh process."""
-
-
-UNKNOWN_LOAD = "load not known"
-
-UNTOLD = "this system does not tell what other processes do: judged by paired ratios in two processes alone"
-"""What is said beside a load-sensitive strategy that was adopted where no load can be read."""
-
-TRY_AGAIN = ("machine busy", UNSTEADY, UNKNOWN_LOAD)
-"""How refusals begin that another moment may lift: a decision with one of them is not complete."""
 
 
 class Deliberation:
@@ -119,7 +108,7 @@ class Deliberation:
                 if (edited := self._edited(graph)) is not None:
                     return edited
             if "EPContext" in graph.blockers:
-                return self._left_alone("the model is compiled for a provider already", graph)
+                return left_alone(self._key(graph), graph, "the model is compiled for a provider already")
             setup = replace(setup, graph=graph)
             try:
                 feeds = self._feeds(setup, graph)
@@ -129,33 +118,23 @@ class Deliberation:
                 if self.settings.inputs is not None:
                     raise
                 # inputs that are there and do not help are no reason to decide anew at each start
-                return self._left_alone(str(error) if self._has_captured else f"{error}; {GIVE_INPUTS}", graph)
+                reason = str(error) if self._has_captured else f"{error}; {GIVE_INPUTS}"
+                return left_alone(self._key(graph), graph, reason)
             return self._decide(setup, graph, feeds, prior)
 
     def _edited(self, graph: Graph) -> Decision | None:
         """A strategy file that a person edited: it wins also where the cache has forgotten the model."""
-        from ort_metainfer.adapt import key_of
         from ort_metainfer.remember import edited_decision
 
-        key = key_of(self.model, graph, self.settings, self.spec)
-        return None if self.request.force else edited_decision(self.cache.directory, key, graph)
+        return None if self.request.force else edited_decision(self.cache.directory, self._key(graph), graph)
 
-    def _left_alone(self, reason: str, graph: Graph) -> Decision:
-        """Plain onnxruntime for what cannot be tried; remembered, so that the next start does not ask again."""
+    def _key(self, graph: Graph) -> CacheKey:
         from ort_metainfer.adapt import key_of
 
-        key = key_of(self.model, graph, self.settings, self.spec)
-        return Decision(Strategy(), "pass-through", reason, key=key, graph=graph)
+        return key_of(self.model, graph, self.settings, self.spec)
 
     def _out_of_time(self, error: TrialTimeout, graph: Graph | None) -> Decision:
-        """Plain onnxruntime, and that it was the time that lacked; remembered where the key is known."""
-        from ort_metainfer.adapt import key_of
-
-        reason = f"{error}; a budget_s above {self.settings.budget_s:g}, or prewarming with one, allows more"
-        key = None if graph is None else key_of(self.model, graph, self.settings, self.spec)
-        return Decision(
-            Strategy(), "default", reason, key=key, complete=False, incomplete_reason="the time was up", graph=graph
-        )
+        return out_of_time(None if graph is None else self._key(graph), graph, str(error), self.settings.budget_s)
 
     def _setup(self, folder: Path) -> Setup:
         properties = {name: value for name, value in self.spec.properties.items() if name not in NEUTRAL_PROPERTIES}
@@ -219,7 +198,9 @@ class Deliberation:
         while self._is_worth_more() and (more := self._search(problem)):
             self._try(setup, more[:BATCH], thresholds)
             self._confirm(setup, thresholds, problem)
-        return self._compile(setup, self._conclude(problem, self.verified), thresholds)
+        key = self._key(graph)
+        decision = conclude(key, problem, self.verified, self.proposals, self.refusals, self.trials)
+        return self._compile(setup, decision, thresholds)
 
     def _compile(self, setup: Setup, decision: Decision, thresholds: Thresholds) -> Decision:
         """Have the session that was decided for compiled and kept, where that pays and time is left."""
@@ -306,97 +287,21 @@ class Deliberation:
 
     def _confirm(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> None:
         """Hold a duel for the best trials not verified yet; what passes and beats the best so far takes its place."""
-        bar = self.verified.timing.speedup * (1 + TIE) if self.verified and self.verified.timing else 0.0
-        worth = max(thresholds.min_speedup, bar)  # what did not reach it in the race would not in the duel
-        leaders = [trial for trial in self.trials if trial.duel is None and trial.failure is None and trial.timing]
-        leaders = sorted((t for t in leaders if t.timing and t.timing.speedup > worth), key=_promise, reverse=True)
-        for leader in leaders[:2]:
+        for leader in contenders(self.trials, self.verified, thresholds.min_speedup):
             if self._left() < MIN_DUEL_S:
                 return
             self._say(f"confirming {leader.strategy.describe()}")
-            asked = replace(thresholds, steady_only=self._is_load_sensitive(leader.strategy, problem))
+            asked = replace(thresholds, steady_only=is_load_sensitive(leader.strategy, problem))
             confirmed = self.host.duel(setup, leader, asked, self._until(DUEL_SHARE) - 0.2)
-            refusal = self._objection(confirmed, problem) if asked.steady_only else None
+            refusal = objection(confirmed, problem) if asked.steady_only else None
             if refusal is not None:
                 self.refusals.append(refusal)
-            elif asked.steady_only and confirmed.passed and not _is_load_known(confirmed):
+            elif asked.steady_only and confirmed.passed and not is_load_known(confirmed):
                 confirmed = replace(confirmed, flags=(*confirmed.flags, UNTOLD))
             self.trials[self.trials.index(leader)] = confirmed
-            if confirmed.passed and refusal is None and self._beats_verified(confirmed):
+            if confirmed.passed and refusal is None and beats(confirmed, self.verified):
                 self.verified = confirmed
                 return
-
-    def _beats_verified(self, trial: Trial) -> bool:
-        """Whether its duel was better than that of the best so far: by its whole interval, since they ran apart."""
-        best = self.verified.duel if self.verified else None
-        return best is None or (trial.duel is not None and trial.duel.speedup_low > best.speedup)
-
-    def _is_load_sensitive(self, strategy: Strategy, problem: Problem) -> bool:
-        """Whether the rules would forbid it on a busy machine: scheduling, where no lasting limit settles it."""
-        from ort_metainfer.deciders.rules import RuleLibrary
-
-        busy = replace(problem.state, others_cpu=problem.cpu.cores or 1.0)
-        return RuleLibrary().refuse(replace(problem, state=busy), strategy) is not None
-
-    def _objection(self, trial: Trial, problem: Problem) -> Refusal | None:
-        """Why a load-sensitive strategy may not be adopted after all: the state of the machine while it was tried.
-
-        A load that is not known is not taken for none. Where this system could have told it and did not, the strategy
-        is left alone; where it never tells (no /proc: Windows, macOS), nothing load-sensitive could ever be adopted,
-        so there the paired ratios of two processes decide, and the trial says what they rest on (``UNTOLD``).
-        """
-        from ort_metainfer.deciders.rules import RuleLibrary
-
-        for state in (trial.before, trial.after):
-            if state is not None:
-                refusal = RuleLibrary().refuse(replace(problem, state=state), trial.strategy)
-                if refusal is not None:
-                    return refusal
-        failed = next((gate.detail for gate in trial.gates if not gate.passed), "")
-        if failed.startswith(UNSTEADY):
-            return Refusal(trial.strategy.describe(), "duel", f"{failed}; scheduling left alone")
-        if trial.passed and problem.state.is_load_known and not _is_load_known(trial):
-            return Refusal(
-                trial.strategy.describe(), "duel", f"{UNKNOWN_LOAD} while it was tried; scheduling left alone"
-            )
-        return None
-
-    def _conclude(self, problem: Problem, winner: Trial | None) -> Decision:
-        from ort_metainfer.adapt import key_of
-
-        # what only the search thought of is no gap: it would always think of more
-        asked = [trial for trial in self.trials if not trial.by.startswith("search")]
-        untried = sum(trial.failure is not None and "no time" in trial.failure for trial in asked)
-        busy = next((r.reason for r in self.refusals if r.reason.startswith(TRY_AGAIN)), "")
-        incomplete = busy or (f"no time was left for {untried} of {len(asked)} strategies" if untried else "")
-        if winner is None:
-            strategy, origin, reason = Strategy(), "default", self._why_default()
-        else:
-            strategy, origin, reason = winner.strategy, _origin(winner.by), f"{winner.verdict}"
-        return Decision(
-            strategy,
-            origin,  # type: ignore[arg-type]
-            reason,
-            key=key_of(self.model, problem.graph, self.settings, self.spec),
-            proposals=tuple(self.proposals),
-            refusals=tuple(self.refusals),
-            trials=tuple(self.trials),
-            complete=not incomplete,
-            incomplete_reason=incomplete,
-            inputs_are_real=problem.inputs_are_real,
-            state=problem.state,
-            graph=problem.graph,
-        )
-
-    def _why_default(self) -> str:
-        if not self.trials:
-            return "no strategy was proposed for it"
-        tried = [trial for trial in self.trials if trial.failure is None]
-        if not tried:
-            return f"none of {len(self.trials)} strategies could be tried: {self.trials[0].failure}"
-        best = max(tried, key=_promise)
-        figures = f"; the best was {best.strategy.describe()}: {best.verdict}"
-        return f"none of {len(tried)} strategies beat plain onnxruntime beyond the noise{figures}"
 
     def _say(self, what: str) -> None:
         if self.request.progress is not None:
@@ -409,19 +314,3 @@ class Deliberation:
         """A deadline at ``share`` of the time that is left."""
         now = time.monotonic()
         return now + max(0.0, self.deadline - now) * share
-
-
-def _is_load_known(trial: Trial) -> bool:
-    """Whether the system told what other processes did during the last timing."""
-    return trial.after is not None and trial.after.is_load_known
-
-
-def _promise(trial: Trial) -> float:
-    """How good a trial looks: the lower bound of its speed-up, 0 where it was not timed."""
-    return trial.timing.speedup_low if trial.timing else 0.0
-
-
-def _origin(by: str) -> str:
-    """The decider's family, as ``Decision.origin`` names it."""
-    family = by.split(":")[0].split("/")[0]
-    return family if family in ("cache", "meta-model", "rules", "search") else "rules"
