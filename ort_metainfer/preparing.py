@@ -180,8 +180,10 @@ def _strategy(wanted: Preparation, provider: Provider) -> Strategy:
 
     transforms = []
     if wanted.shapes:
-        shapes = {name: list(shape) for name, shape in wanted.shapes.items()}
-        transforms.append(Transform("fixed-shapes", FIXED_SHAPES_VERSION, shapes))
+        from ort_metainfer.rewrites.shapes import shape_text
+
+        shapes = {name: shape_text(shape) for name, shape in wanted.shapes.items()}
+        transforms.append(Transform("fixed-shapes", FIXED_SHAPES_VERSION, {"shapes": shapes}))
     if wanted.recipe is not None:
         transforms.append(Transform("static-qdq", QUANTISE_VERSION, wanted.recipe))
     return Strategy(
