@@ -18,7 +18,7 @@ from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite, Si
 from ort_metainfer.rewrites.building import Builder, Names, drop
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.observing import observe
-from ort_metainfer.rewrites.patterns import all_graphs, constant, constant_size, dtype, learn_types
+from ort_metainfer.rewrites.patterns import all_graphs, attribute, constant, constant_size, dtype, learn_types, produced
 from ort_metainfer.rewrites.products import CHOICE, chosen, label_of, stray_names
 
 __all__ = ["REWRITES", "BFloat16", "Float16"]
@@ -181,10 +181,24 @@ def _unfit(node: Any, parameters: Mapping[str, Any], large: Mapping[str, float])
     reason = chosen(node, {**parameters, "only": parameters["only"] if node.op_type in PRODUCTS else []})
     if reason is not None:
         return reason
+    if node.op_type == "MatMul" and any(_moves_batch(value) for value in node.inputs):
+        return "onnxruntime 1.32 crashes where it fuses a float16 product with a Transpose of its first axis"
     for value in (*node.inputs, *node.outputs):
         if value is not None and value.name in large:
             return f"{value.name} was seen to reach {large[value.name]:.3g}"
     return None
+
+
+def _moves_batch(value: Any) -> bool:
+    """Whether a value is a Transpose that does not leave the first of three or more axes where it is, perhaps behind
+    Casts: MatMulTransposeFusion makes a FusedMatMul with transBatch of it, whose creation ends the process."""
+    node = produced(value, "Transpose", "Cast")
+    while node is not None and node.op_type == "Cast":
+        node = produced(node.inputs[0], "Transpose", "Cast")
+    if node is None:
+        return False
+    order = attribute(node, "perm")
+    return order is None or (len(order) > 2 and order[0] != 0)
 
 
 def _untyped(node: Any, kind: str, opset: int) -> str | None:
