@@ -84,7 +84,7 @@ class DiscoveredProvider(PlugInProvider):
             return super()._offered()
         except ProviderError:
             raise
-        except Exception as error:  # a stranger's code may raise anything; doctor shows it
+        except (Exception, SystemExit) as error:  # a stranger's code may raise anything; doctor shows it
             raise ProviderError(
                 f"{self.plug_in.distribution} {self.plug_in.version} does not load: {type(error).__name__}: {error}; "
                 "reinstall or remove it"

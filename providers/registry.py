@@ -211,7 +211,7 @@ def _load(entry_points: Collection[EntryPoint]) -> Iterator[Provider]:
         try:
             made = point.load()()
             made.availability()
-        except Exception as error:  # noqa: BLE001 (a third party's code may raise anything; doctor shows it)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (a third party's may raise anything; doctor shows it)
             yield BrokenProvider(
                 point.name, f"{source} does not load: {type(error).__name__}: {error}; fix or remove it"
             )

@@ -37,6 +37,7 @@ from ort_metainfer.providers import (
     without_adapter,
 )
 from ort_metainfer.providers.cpu import CpuProvider
+from ort_metainfer.providers.discovered import discover
 from ort_metainfer.providers.nxrt import NxrtProvider
 from ort_metainfer.providers.openvino import OpenVinoProvider
 from ort_metainfer.providers.plugin import PlugIn
@@ -213,6 +214,11 @@ class FailingProvider(TheirProvider):
         raise ZeroDivisionError("oops")
 
 
+class LeavingProvider(TheirProvider):
+    def __init__(self) -> None:
+        raise SystemExit(3)
+
+
 def entry_points(monkeypatch: pytest.MonkeyPatch, **values: str) -> list[str]:
     """Make these the installed entry points; returns the list of groups that were asked for."""
     asked: list[str] = []
@@ -243,6 +249,7 @@ def test_a_third_partys_adapter_is_found_by_its_entry_point(monkeypatch: pytest.
         ("no_such_module_anywhere:Provider", "ModuleNotFoundError"),
         (f"{__name__}:no_such_name", "AttributeError"),
         (f"{__name__}:FailingProvider", "ZeroDivisionError: oops"),
+        (f"{__name__}:LeavingProvider", "SystemExit: 3"),
         ("pathlib:Path", "AttributeError"),
         (f"{__name__}:SimpleNamespace", "AttributeError"),
     ],
@@ -257,6 +264,18 @@ def test_a_broken_third_party_is_reported_and_harms_nobody(
     assert usable_providers({"theirs"}) == (all_providers()[0],)
     with pytest.raises(ProviderError, match="theirs"):
         broken.devices()
+
+
+def test_a_discovered_package_that_leaves_the_process_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "onnxruntime_ep_leaving").mkdir()
+    source = 'EP_NAME = "Leaving"\ndef get_library_path(): raise SystemExit(3)\n'
+    (tmp_path / "onnxruntime_ep_leaving" / "__init__.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    leaving = next(provider for provider in discover((), ()) if provider.name == "Leaving")
+    with pytest.raises(ProviderError, match="onnxruntime-ep-leaving .*SystemExit: 3"):
+        leaving.devices()
 
 
 def test_a_third_party_cannot_take_the_place_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
