@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ort_metainfer.providers.base import Option
-from ort_metainfer.providers.built_in import BuiltInOnCpu, described
+from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.built_in import BuiltInOnCpu
 from ort_metainfer.providers.capabilities import Capabilities, Constraints
 
 __all__ = ["AclProvider"]
@@ -22,7 +22,7 @@ class AclProvider(BuiltInOnCpu):
 
     name: ClassVar[str] = "ACLExecutionProvider"
     install: ClassVar[str] = "no package for Python has it: build onnxruntime with --use_acl, on Arm"
-    options: ClassVar[Mapping[str, Option]] = described(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option(
             name="enable_fast_math",
             values=("false", "true"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from ort_metainfer.errors import ProviderError, StrategyError
@@ -12,7 +13,7 @@ from ort_metainfer.problem import Device
 from ort_metainfer.providers.capabilities import Capabilities
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["Availability", "Option", "Provider"]
+__all__ = ["Availability", "Option", "Provider", "option_table"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class Option:
         return None
 
 
+def option_table(*options: Option) -> Mapping[str, Option]:
+    """Options by their names, as :attr:`Provider.options` wants them; not to be changed."""
+    return MappingProxyType({option.name: option for option in options})
+
+
 def _is_between(value: str, lowest: int, highest: int) -> bool:
     try:
         return lowest <= int(value) <= highest
@@ -94,7 +100,8 @@ class Provider(ABC):
         run_on_hardware: whether its tests run on real hardware of that class; otherwise docs say "not run on hardware".
         proven: what its tests ran it on where that is no real hardware of that class (``the x86-64 simulator only``);
             empty: nothing, unless ``run_on_hardware``.
-        exact: options that together make it keep float32 results; empty where it needs none, or where nothing does.
+        exact: options that together make it keep float32 results; empty where it needs none, or where nothing does: one
+            that is lossy by default and states none here counts as lossy whatever is set.
         opt_in: whether it is used only where the user names it (a provider that is not yet released, say).
         capabilities: what it demands of a graph, prefers, keeps compiled, and how it fails.
     """
@@ -138,11 +145,16 @@ class Provider(ABC):
         """
 
     def is_lossy(self, strategy: Strategy) -> bool:
-        """Whether ``strategy`` may compute float32 models in less than float32 on this provider."""
-        chosen = {name: value for name, value in self.check(strategy).items() if self.options[name].lossy_values}
-        if not chosen:  # nothing that bears on precision was set
-            return self.default_is_lossy
-        return any(value in self.options[name].lossy_values for name, value in chosen.items())
+        """Whether ``strategy`` may compute float32 models in less than float32 on this provider.
+
+        It may where a value says so, and where it does by default unless all of ``exact`` is set.
+        """
+        given = self.check(strategy)
+        if any(value in self.options[name].lossy_values for name, value in given.items()):
+            return True
+        if not self.default_is_lossy:
+            return False
+        return not self.exact or any(given.get(name) != value for name, value in self.exact.items())
 
     def check(self, strategy: Strategy) -> Mapping[str, str]:
         """The strategy's provider options, each known and inside its domain.

@@ -14,6 +14,7 @@ None of these adapters was run on hardware.
 
 from __future__ import annotations
 
+import os
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -26,10 +27,10 @@ from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.hardware.drivers import Accelerator
 from ort_metainfer.hardware.files import SYSTEM, SystemFiles
 from ort_metainfer.problem import Device
-from ort_metainfer.providers.base import Availability, Option, Provider
+from ort_metainfer.providers.base import Availability, Provider
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["BuiltInOnCpu", "BuiltInProvider", "described"]
+__all__ = ["BuiltInOnCpu", "BuiltInProvider"]
 
 SYSTEMS: Mapping[str, str] = MappingProxyType(
     {"linux": "Linux", "win32": "Windows", "darwin": "macOS", "android": "Android", "ios": "iOS"}
@@ -37,11 +38,6 @@ SYSTEMS: Mapping[str, str] = MappingProxyType(
 """sys.platform -> what people call it."""
 INT_MAX = 2**31 - 1
 """Upper end of an option whose document gives none: the provider reads it as a C int."""
-
-
-def described(*options: Option) -> Mapping[str, Option]:
-    """Options by their names, as :attr:`Provider.options` wants them."""
-    return MappingProxyType({option.name: option for option in options})
 
 
 class BuiltInProvider(Provider):
@@ -56,6 +52,8 @@ class BuiltInProvider(Provider):
         shown_on: those whose files would show its devices.
         device_words: what its devices are called where there is nothing to look with, and in messages.
         driver_name: the driver's name among the versions.
+        variables: environment variables that bear on its results: what they say stands among the versions, so that an
+            entry made under one value is stale under another.
     """
 
     other_names: ClassVar[tuple[str, ...]] = ()
@@ -64,6 +62,7 @@ class BuiltInProvider(Provider):
     shown_on: ClassVar[tuple[str, ...]] = ("linux",)
     device_words: ClassVar[str]
     driver_name: ClassVar[str] = "driver"
+    variables: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, files: SystemFiles = SYSTEM, system: str = sys.platform) -> None:
         self.files = files
@@ -103,13 +102,18 @@ class BuiltInProvider(Provider):
         return tuple(self._device(one) for one in self._found() or (generic,))
 
     def versions(self) -> dict[str, str]:
-        """onnxruntime's, whose part it is, and the driver's where it can be read; none where it is not compiled in."""
+        """onnxruntime's, whose part it is, the driver's where it can be read, and what its environment variables say.
+
+        None where it is not compiled in.
+        """
         import onnxruntime
 
         if not self._is_listed():
             return {}
         driver = self.driver_version()
-        return {"onnxruntime": onnxruntime.__version__, **({self.driver_name: driver} if driver else {})}
+        told = {self.driver_name: driver} if driver else {}
+        told |= {name: value for name in self.variables if (value := os.environ.get(name))}
+        return {"onnxruntime": onnxruntime.__version__, **told}
 
     def attach(self, options: Any, strategy: Strategy) -> list[tuple[str, dict[str, str]]] | None:
         """The provider by its name with the device's number, or its device added where onnxruntime offers devices."""
@@ -121,15 +125,6 @@ class BuiltInProvider(Provider):
             options.add_provider_for_devices([offered[int(chosen or 0)]], given)
             return None
         return [(self.name, {**self._device_options(chosen, given), **given})]
-
-    def is_lossy(self, strategy: Strategy) -> bool:
-        """Lossy where a value says so, or by default unless all of ``exact`` is set."""
-        given = self.check(strategy)
-        if any(value in self.options[name].lossy_values for name, value in given.items()):
-            return True
-        if not self.default_is_lossy:
-            return False
-        return not self.exact or any(given.get(name) != value for name, value in self.exact.items())
 
     def _device_options(self, device: str | None, given: Mapping[str, str]) -> dict[str, str]:
         """The options that choose the device, beside those ``given``."""

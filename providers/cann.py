@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ort_metainfer.hardware.drivers import Accelerator, ascend_driver_version, ascend_npus
-from ort_metainfer.providers.base import Option
-from ort_metainfer.providers.built_in import BuiltInProvider, described
+from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.built_in import BuiltInProvider
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 
 __all__ = ["CannProvider"]
@@ -37,7 +37,7 @@ class CannProvider(BuiltInProvider):
         "op_select_impl_mode": "high_precision",
     }
     driver_name: ClassVar[str] = "ascend-driver"
-    options: ClassVar[Mapping[str, Option]] = described(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option(
             name="enable_cann_graph",
             values=("1", "0"),

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.hardware.drivers import Accelerator
-from ort_metainfer.providers.base import Option
-from ort_metainfer.providers.built_in import BuiltInProvider, described
+from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.built_in import BuiltInProvider
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 
 __all__ = ["CoreMlProvider"]
@@ -40,7 +40,7 @@ class CoreMlProvider(BuiltInProvider):
     default_is_lossy: ClassVar[bool] = True
     exact: ClassVar[Mapping[str, str]] = {"MLComputeUnits": "CPUOnly"}
     driver_name: ClassVar[str] = "macos"
-    options: ClassVar[Mapping[str, Option]] = described(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option(
             name="MLComputeUnits",
             values=("ALL", "CPUAndNeuralEngine", "CPUAndGPU", "CPUOnly"),

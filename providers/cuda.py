@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ort_metainfer.hardware.drivers import Accelerator, nvidia_driver_version, nvidia_gpus, visible
-from ort_metainfer.providers.base import Option
-from ort_metainfer.providers.built_in import BuiltInProvider, described
+from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.built_in import BuiltInProvider
 from ort_metainfer.providers.capabilities import Capabilities, Constraints, Failing, Preferences
 from ort_metainfer.strategy import Strategy
 
@@ -27,6 +27,7 @@ DOCUMENT = "onnxruntime.ai, docs/execution-providers/CUDA-ExecutionProvider"
 HEADER = "onnxruntime, include/onnxruntime/core/providers/cuda/cuda_provider_options.h"
 BINDING = "onnxruntime, onnxruntime/python/onnxruntime_pybind_state.cc"
 ON_OFF = ("0", "1")
+TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
 DRIVER = "NVIDIA's kernel driver: /proc/driver/nvidia/version (its README, Using the /proc File System Interface)"
 NOT_LOADED = Failing(
     symptom="warning 'Failed to create CUDAExecutionProvider', and the session runs on the CPU",
@@ -44,6 +45,7 @@ class NvidiaProvider(BuiltInProvider):
     device_words: ClassVar[str] = "NVIDIA GPU"
     default_is_lossy: ClassVar[bool] = True
     driver_name: ClassVar[str] = "nvidia-driver"
+    variables: ClassVar[tuple[str, ...]] = (TF32_VARIABLE,)
 
     def driver_version(self) -> str | None:
         """NVIDIA's kernel driver's; on Jetson the release of its Linux."""
@@ -51,7 +53,7 @@ class NvidiaProvider(BuiltInProvider):
 
     def is_lossy(self, strategy: Strategy) -> bool:
         """The base class's answer, but TF32 may be switched off for the whole process."""
-        tf32_is_off = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
+        tf32_is_off = os.environ.get(TF32_VARIABLE) == "0"
         given = self.check(strategy)
         if tf32_is_off:
             others = (name for name in given if name != "use_tf32")
@@ -78,7 +80,7 @@ class CudaProvider(NvidiaProvider):
     other_names: ClassVar[tuple[str, ...]] = ("CudaPluginExecutionProvider",)
     install: ClassVar[str] = "run: pip install onnxruntime-gpu (replaces onnxruntime)"
     exact: ClassVar[Mapping[str, str]] = {"use_tf32": "0"}
-    options: ClassVar[Mapping[str, Option]] = described(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option(
             name="cudnn_conv_algo_search",
             values=("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),

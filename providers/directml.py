@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from ort_metainfer.hardware.devices import onnxruntime_hardware
 from ort_metainfer.hardware.drivers import Accelerator
-from ort_metainfer.providers.base import Option
-from ort_metainfer.providers.built_in import BuiltInProvider, described
+from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.built_in import BuiltInProvider
 from ort_metainfer.providers.capabilities import Capabilities, Constraints, Failing, Preferences
 from ort_metainfer.strategy import Strategy
 
@@ -33,7 +33,7 @@ class DirectMlProvider(BuiltInProvider):
     systems: ClassVar[tuple[str, ...]] = ("win32",)
     shown_on: ClassVar[tuple[str, ...]] = ()
     device_words: ClassVar[str] = "DirectX 12 device"
-    options: ClassVar[Mapping[str, Option]] = described(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option(
             name="performance_preference",
             values=("default", "high_performance", "minimum_power"),

@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ort_metainfer.providers.base import Option
-from ort_metainfer.providers.built_in import INT_MAX, BuiltInOnCpu, described
+from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.built_in import INT_MAX, BuiltInOnCpu
 from ort_metainfer.providers.capabilities import Capabilities, Constraints, Failing, Preferences
 from ort_metainfer.strategy import Strategy
 
@@ -26,8 +26,9 @@ class DnnlProvider(BuiltInOnCpu):
     """Keeps float32 by default. Not run on hardware."""
 
     name: ClassVar[str] = "DnnlExecutionProvider"
+    variables: ClassVar[tuple[str, ...]] = (MODE,)
     install: ClassVar[str] = "no package has it: build onnxruntime with --use_dnnl"
-    options: ClassVar[Mapping[str, Option]] = described(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option(
             name="num_of_threads",
             values=(),

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
-from ort_metainfer.providers.base import Option
+from ort_metainfer.providers.base import Option, option_table
 from ort_metainfer.providers.capabilities import Capabilities, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn
-from ort_metainfer.providers.plugin_provider import PlugInProvider, option_table
+from ort_metainfer.providers.plugin_provider import PlugInProvider
 
 __all__ = ["GgmlProvider"]
 
@@ -40,6 +41,7 @@ class GgmlProvider(PlugInProvider):
     name: ClassVar[str] = NAME
     kinds: ClassVar[tuple[str, ...]] = ("cpu",)
     default_is_lossy: ClassVar[bool] = True
+    exact: ClassVar[Mapping[str, str]] = MappingProxyType({"weights": "f32"})
     run_on_hardware: ClassVar[bool] = True
     opt_in: ClassVar[bool] = True
     plug_in: ClassVar[PlugIn] = PLUG_IN

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ort_metainfer.hardware.drivers import Accelerator, amd_gpu_driver_version, amd_gpus, visible
-from ort_metainfer.providers.base import Option
-from ort_metainfer.providers.built_in import BuiltInProvider, described
+from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.built_in import BuiltInProvider
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.strategy import Strategy
 
@@ -46,9 +46,10 @@ class MiGraphXProvider(AmdGpuProvider):
     """Computes float32 in float32 unless an option or its environment says otherwise. Not run on hardware."""
 
     name: ClassVar[str] = "MIGraphXExecutionProvider"
+    variables: ClassVar[tuple[str, ...]] = LOSSY_VARIABLES
     install: ClassVar[str] = "run: pip install onnxruntime-migraphx (replaces onnxruntime), and install ROCm"
     systems: ClassVar[tuple[str, ...]] = ("linux", "win32")
-    options: ClassVar[Mapping[str, Option]] = described(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option("migraphx_fp16_enable", OFF_ON, "False", "compute in float16", ("True",), f"{DOCUMENT}; {SOURCE}"),
         Option("migraphx_bf16_enable", OFF_ON, "False", "compute in bfloat16", ("True",), SOURCE),
         Option("migraphx_fp8_enable", OFF_ON, "False", "compute in 8-bit floats", ("True",), SOURCE),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ort_metainfer.providers.base import Option
+from ort_metainfer.providers.base import Option, option_table
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
-from ort_metainfer.providers.plugin_provider import option_table
 
 __all__ = ["BUILT_IN", "CAPABILITIES", "OPTIONS", "OWNERS"]
 

@@ -6,20 +6,20 @@ word (OpenVINO's and QNN's: seen), and the session runs on the CPU.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from ort_metainfer.errors import ProviderError
 from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.hardware.drivers import amd_gpus, nvidia_gpus
 from ort_metainfer.problem import Device
-from ort_metainfer.providers.base import Availability, Option, Provider
+from ort_metainfer.providers.base import Availability, Provider
 from ort_metainfer.providers.plugin import PlugIn
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["PlugInProvider", "hardware_name", "memory_mb", "option_table", "told"]
+__all__ = ["PlugInProvider", "hardware_name", "memory_mb", "told"]
 
 ONE_DEVICE = ""
 """Name of a provider's device where it has but one, which then needs no name."""
@@ -50,7 +50,8 @@ class PlugInProvider(Provider):
         if version is None:
             return Availability(False, None, self._not_installed())
         package = f"{self.plug_in.distribution} {version}"
-        if not hasattr(onnxruntime, "register_execution_provider_library"):
+        takes_plug_ins = hasattr(onnxruntime, "register_execution_provider_library")
+        if not takes_plug_ins or _release(onnxruntime.__version__) < _release(self.oldest_onnxruntime):
             reason = f"{package} needs onnxruntime {self.oldest_onnxruntime} or later, this is"
             return Availability(False, "plug-in", f"{reason} {onnxruntime.__version__}; upgrade it", version)
         return self._found_here(package, version)
@@ -120,9 +121,10 @@ class PlugInProvider(Provider):
         return named
 
 
-def option_table(*options: Option) -> Mapping[str, Option]:
-    """Options by their names, not to be changed."""
-    return MappingProxyType({option.name: option for option in options})
+def _release(version: str) -> tuple[int, ...]:
+    """Its numbers: ``1.24.0.dev2`` is (1, 24, 0). Without ``packaging``, which a cached start would have to import."""
+    numbers = itertools.takewhile(str.isdecimal, version.split("."))
+    return tuple(map(int, numbers))
 
 
 def told(offered: Any) -> dict[str, str]:

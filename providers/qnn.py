@@ -21,10 +21,10 @@ from ort_metainfer.errors import ProviderError, StrategyError
 from ort_metainfer.hardware.drivers import system_on_chip
 from ort_metainfer.hardware.files import SYSTEM, SystemFiles
 from ort_metainfer.problem import Device
-from ort_metainfer.providers.base import Availability, Option
+from ort_metainfer.providers.base import Availability, Option, option_table
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn
-from ort_metainfer.providers.plugin_provider import PlugInProvider, option_table, told
+from ort_metainfer.providers.plugin_provider import PlugInProvider, told
 from ort_metainfer.strategy import Strategy
 
 __all__ = ["QnnProvider"]
@@ -67,6 +67,7 @@ class QnnProvider(PlugInProvider):
     name: ClassVar[str] = NAME
     kinds: ClassVar[tuple[str, ...]] = ("npu", "gpu", "cpu")
     default_is_lossy: ClassVar[bool] = True
+    exact: ClassVar[Mapping[str, str]] = MappingProxyType({"enable_htp_fp16_precision": "0"})
     plug_in: ClassVar[PlugIn] = PLUG_IN
     oldest_onnxruntime: ClassVar[str] = "1.24.2"
     proven: ClassVar[str] = "the x86-64 simulator only"

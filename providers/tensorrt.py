@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ort_metainfer.providers.base import Option
-from ort_metainfer.providers.built_in import INT_MAX, described
+from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.built_in import INT_MAX
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.providers.cuda import DRIVER, NOT_LOADED, NvidiaProvider
 from ort_metainfer.strategy import Strategy
@@ -39,7 +39,7 @@ class TensorRtProvider(NvidiaProvider):
 
     name: ClassVar[str] = "TensorrtExecutionProvider"
     install: ClassVar[str] = "run: pip install onnxruntime-gpu (replaces onnxruntime), and install TensorRT"
-    options: ClassVar[Mapping[str, Option]] = described(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         _flag("trt_fp16_enable", "let TensorRT compute float32 layers in float16", lossy=True),
         _flag(
             "trt_bf16_enable",

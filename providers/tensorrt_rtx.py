@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 from ort_metainfer.hardware.devices import onnxruntime_hardware
 from ort_metainfer.hardware.drivers import nvidia_driver_version
 from ort_metainfer.problem import Device
-from ort_metainfer.providers.base import Availability, Option
+from ort_metainfer.providers.base import Availability, Option, option_table
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn, distribution_version
-from ort_metainfer.providers.plugin_provider import PlugInProvider, hardware_name, memory_mb, option_table, told
+from ort_metainfer.providers.plugin_provider import PlugInProvider, hardware_name, memory_mb, told
 
 __all__ = ["TensorRtRtxProvider"]
 

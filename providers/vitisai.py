@@ -20,8 +20,8 @@ from ort_metainfer.hardware.drivers import (
     system_on_chip,
     xrt_version,
 )
-from ort_metainfer.providers.base import Option
-from ort_metainfer.providers.built_in import BuiltInProvider, described
+from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.built_in import BuiltInProvider
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 
 __all__ = ["VitisAiProvider"]
@@ -43,7 +43,7 @@ class VitisAiProvider(BuiltInProvider):
     device_words: ClassVar[str] = "AMD NPU or FPGA"
     default_is_lossy: ClassVar[bool] = True
     driver_name: ClassVar[str] = "npu-driver"
-    options: ClassVar[Mapping[str, Option]] = described(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option(
             "config_file", (), "", "configuration of the compiler; needed for bfloat16", source=f"{RYZEN}; {DOCUMENT}"
         ),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ort_metainfer.providers.base import Option
-from ort_metainfer.providers.built_in import INT_MAX, BuiltInOnCpu, described
+from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.built_in import INT_MAX, BuiltInOnCpu
 from ort_metainfer.providers.capabilities import Capabilities, Constraints, Failing, Preferences
 
 __all__ = ["XnnpackProvider"]
@@ -23,7 +23,7 @@ class XnnpackProvider(BuiltInOnCpu):
 
     name: ClassVar[str] = "XnnpackExecutionProvider"
     install: ClassVar[str] = "no package for Python has it: build onnxruntime with --use_xnnpack"
-    options: ClassVar[Mapping[str, Option]] = described(
+    options: ClassVar[Mapping[str, Option]] = option_table(
         Option(
             name="intra_op_num_threads",
             values=(),

@@ -13,6 +13,7 @@ from typing import Any
 import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as binding
+from packaging.version import Version
 
 from ort_metainfer.errors import ProviderError, StrategyError
 from ort_metainfer.hardware.devices import cpu_device
@@ -96,6 +97,19 @@ def attach(provider: PlugInProvider, device: str | None = None, **options: str) 
 @pytest.mark.parametrize("provider", PLUG_INS, ids=lambda provider: provider.name)
 def test_every_adapter_keeps_the_contract(provider: PlugInProvider) -> None:
     check_adapter(provider)
+
+
+@pytest.mark.parametrize("provider", PLUG_INS, ids=lambda provider: provider.name)
+@pytest.mark.parametrize("version", ["1.22.9", "1.23.0", "1.24.0.dev2", "1.24.2", "1.24.4", "1.32.0"])
+def test_an_onnxruntime_older_than_the_package_wants_is_said(
+    monkeypatch: pytest.MonkeyPatch, machine: Callable[..., None], provider: PlugInProvider, version: str
+) -> None:
+    machine([], [])
+    monkeypatch.setattr(onnxruntime, "__version__", version)
+    found = provider.availability()
+    is_said = f"needs onnxruntime {provider.oldest_onnxruntime} or later, this is {version}; upgrade it" in found.reason
+    assert is_said is (Version(version).release < Version(provider.oldest_onnxruntime).release)
+    assert not (is_said and found.usable)
 
 
 @pytest.mark.slow

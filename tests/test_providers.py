@@ -156,6 +156,8 @@ def test_an_option_that_says_nothing_of_precision_leaves_a_lossy_default_lossy(
     threads = Option("THREADS", ("1", "2"), "2", "how many", source="this test")
     monkeypatch.setattr(GoodProvider, "options", {**GoodProvider.options, "THREADS": threads})
     monkeypatch.setattr(GoodProvider, "default_is_lossy", True)
+    assert GoodProvider().is_lossy(Strategy(provider_options=options)), "nothing is stated to make it exact"
+    monkeypatch.setattr(GoodProvider, "exact", {"PRECISION": "f32"})
     assert GoodProvider().is_lossy(Strategy(provider_options=options)) is lossy
     check_adapter(GoodProvider())
 
@@ -274,7 +276,7 @@ def test_a_discovered_package_that_leaves_the_process_is_an_error(
     (tmp_path / "onnxruntime_ep_leaving" / "__init__.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     leaving = next(provider for provider in discover((), ()) if provider.name == "Leaving")
-    with pytest.raises(ProviderError, match="onnxruntime-ep-leaving .*SystemExit: 3"):
+    with pytest.raises(ProviderError, match=r"onnxruntime-ep-leaving .*SystemExit: 3"):
         leaving.devices()
 
 

@@ -37,12 +37,8 @@ def strategy_for(provider: Any, device: str | None, point: MicroBenchmark) -> St
         device: the provider's own name for the device.
         point: whose type and configuration count.
     """
-    exact = {}
-    if point.dtype == "float32" and not point.configuration and provider.default_is_lossy:
-        for option in provider.options.values():
-            kept = [value for value in option.values if value not in option.lossy_values]
-            if option.lossy_values and kept and (option.default in option.lossy_values or not option.default):
-                exact[option.name] = kept[0]
+    wants_exact = point.dtype == "float32" and not point.configuration and provider.default_is_lossy
+    exact = provider.exact if wants_exact else {}
     threads = {"intra_op_num_threads": 1} if point.configuration == ONE_THREAD else {}
     return Strategy(provider=provider.name, device=device, provider_options=exact, session_options=threads)
 
