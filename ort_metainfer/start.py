@@ -40,8 +40,19 @@ PLUG_IN_MODULES = (
 )
 """Packages of plug-in providers: one that is installed, upgraded or removed changes what a look-up answers."""
 
-PLUG_IN_VARIABLES = ("ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER",)
-"""Environment variables of plug-in providers by which one becomes usable, or is no more."""
+PROVIDER_VARIABLES = (
+    "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ORT_MIGRAPHX_FP16_ENABLE",
+    "ORT_MIGRAPHX_BF16_ENABLE",
+    "ORT_MIGRAPHX_FP8_ENABLE",
+    "ORT_MIGRAPHX_INT8_ENABLE",
+)
+"""Environment variables of providers by which one becomes usable or is no more, sees other devices, or computes in
+another type."""
 
 PREFIX = "ORT_METAINFER_"
 
@@ -149,7 +160,7 @@ def _stamp(file: str | Path) -> list[int]:
 
 def _circumstances(path: str, spec: SessionSpec, keyword: Settings | None) -> str:
     """Everything that the answer of a full look-up depends on, as one text."""
-    bearing = {name for name in os.environ if name.startswith(PREFIX)} | {*PLUG_IN_VARIABLES}
+    bearing = {name for name in os.environ if name.startswith(PREFIX)} | {*PROVIDER_VARIABLES}
     environment = [(name, os.environ.get(name)) for name in sorted(bearing)]
     config = config_place()
     asked = [environment, str(config), _stamp(config), None if keyword is None else keyword.as_dict()]

@@ -32,6 +32,7 @@ from ort_metainfer.providers.rocm import RocmProvider
 from ort_metainfer.providers.tensorrt import TensorRtProvider
 from ort_metainfer.providers.vitisai import VitisAiProvider
 from ort_metainfer.providers.xnnpack import XnnpackProvider
+from ort_metainfer.start import PROVIDER_VARIABLES
 from ort_metainfer.strategy import Strategy
 from tests.provider_conformance import check_adapter, check_refuses_unusable
 from tests.system_tree import write_tree
@@ -71,7 +72,7 @@ Lister = Callable[..., None]
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable of the machine that runs the tests decides."""
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE"):
+    for name in ("CUDA_DEVICE_ORDER", *PROVIDER_VARIABLES):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -403,6 +404,21 @@ def test_the_environment_decides_about_precision_where_it_wins(
     provider = kind()
     monkeypatch.setenv(name, value)
     assert provider.is_lossy(Strategy(provider=provider.name)) is lossy
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind.variables], ids=lambda kind: kind.name)
+def test_an_entry_made_under_another_environment_rests_on_another_version(
+    monkeypatch: pytest.MonkeyPatch, listing: Lister, kind: type[BuiltInProvider]
+) -> None:
+    listing(kind.name, CPU)
+    before = kind().versions()
+    for name in kind.variables:
+        monkeypatch.setenv(name, "1")
+        assert kind().versions() == before | {name: "1"}
+        monkeypatch.delenv(name)
+    listing(CPU)
+    monkeypatch.setenv(kind.variables[0], "1")
+    assert kind().versions() == {}, "it is not there, so nothing rests on it"
 
 
 def test_without_tf32_float16_is_lossy_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

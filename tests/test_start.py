@@ -19,6 +19,7 @@ import ort_metainfer
 from ort_metainfer import places, start
 from ort_metainfer.errors import ProviderError
 from ort_metainfer.providers import registry
+from ort_metainfer.providers.built_in import BuiltInProvider
 from ort_metainfer.providers.plugin_provider import PlugInProvider
 from ort_metainfer.settings import Settings
 from ort_metainfer.spec import SessionSpec
@@ -98,7 +99,7 @@ CHANGES: dict[str, Callable[[Path, Any, pytest.MonkeyPatch], object]] = {
         "entries", found.key, {**found.entry, "decided_at": "later"}
     ),
     "the hardware": lambda model, found, patch: patch.setattr(start, "device_string", lambda: "cpu:another"),
-    "what makes a provider usable": lambda model, found, patch: patch.setenv(start.PLUG_IN_VARIABLES[0], "1"),
+    "what makes a provider usable": lambda model, found, patch: patch.setenv(start.PROVIDER_VARIABLES[0], "1"),
     "a provider's package": lambda model, found, patch: patch.setattr(start, "_software", lambda: ["another"]),
     "the database is damaged": lambda model, found, patch: (places.cache_place(None) / "strategies.sqlite").write_bytes(  # type: ignore[operator]
         b"SQLite format 3\0" + b"\xff" * 5000
@@ -166,6 +167,12 @@ def test_a_decision_made_beside_an_edited_file_takes_no_shortcut(
 def test_the_modules_looked_for_are_those_of_the_adapters() -> None:
     plugged = [provider.plug_in.module for provider in registry.our_providers() if isinstance(provider, PlugInProvider)]
     assert sorted(start.PLUG_IN_MODULES) == sorted(plugged)
+
+
+def test_the_variables_looked_at_are_those_that_bear_on_an_adapters_results() -> None:
+    built_in = [provider for provider in registry.our_providers() if isinstance(provider, BuiltInProvider)]
+    named = {name for provider in built_in for name in provider.variables}
+    assert named and named <= set(start.PROVIDER_VARIABLES)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere platformdirs itself is asked")
