@@ -24,7 +24,7 @@ MAX_NAMED = 6
 
 
 def placement_of(session: Any, provider: str) -> Placement | None:
-    """Where the nodes of ``session`` run; None where onnxruntime was not asked to record it, or cannot (before 1.23).
+    """Where the nodes of ``session`` run; None where onnxruntime was not asked to record it, or cannot (1.23 cannot).
 
     A provider that compiles takes a subgraph at a time, one that brings kernels takes node by node: then the number of
     connected pieces is not told, and ``partitions`` is 0.
