@@ -230,15 +230,43 @@ class Deliberation:
 
     def _devices(self, setup: Setup, names: Sequence[str]) -> tuple[Device, ...]:
         """Devices of the allowed providers; one that offers none, or takes its process down, is a refusal."""
-        try:
-            found, refused = self.host.devices(setup, names, self._until(0.3))
-        except TrialError as error:
-            found, refused = [cpu_device()], [("/".join(names), f"{error}; the CPU provider is used")]
+        found, refused = self._offered(setup, names)
         simulated = {device.provider for device in found if device.simulated and not is_simulated(self.host)}
         found = [device for device in found if device.provider not in simulated]  # nothing of them can be timed
         refused += [(name, "its devices are descriptions, none of them is here") for name in sorted(simulated)]
+        self.refusals += self._named_in_vain(names)
         self.refusals += [Refusal(name, "providers", reason) for name, reason in refused]
         return tuple(found)
+
+    def _offered(self, setup: Setup, names: Sequence[str]) -> tuple[list[Device], list[tuple[str, str]]]:
+        """Devices and refusals; where asking all at once fails, each is asked alone, so that one pays for itself."""
+        try:
+            return self.host.devices(setup, names, self._until(0.3))
+        except TrialError as error:
+            cpu, others = cpu_device(), [name for name in names if name != "CPUExecutionProvider"]
+            if len(others) < 2:
+                return [cpu], [(name, f"{error}; it is not used") for name in others or names]
+        parts = [self._offered(setup, ["CPUExecutionProvider", name]) for name in others]
+        found = [device for part, _ in parts for device in part if device.provider != cpu.provider]
+        return [cpu, *found], [refusal for _, refused in parts for refusal in refused]
+
+    def _named_in_vain(self, allowed: Sequence[str]) -> list[Refusal]:
+        """Why providers that the settings name are not among those allowed."""
+        from ort_metainfer.errors import ProviderError
+        from ort_metainfer.providers import get_provider
+
+        refusals = []
+        for name in self.settings.providers or ():
+            try:
+                provider = get_provider(name)
+            except ProviderError:  # one of onnxruntime's that no adapter knows
+                refusals.append(Refusal(name, "providers", "no adapter knows it; only your own program can choose it"))
+                continue
+            found = provider.availability()
+            reason = "the program's own list of providers lacks it" if found.usable else found.reason
+            if provider.name not in allowed:
+                refusals.append(Refusal(provider.name, "providers", reason))
+        return refusals
 
     def _first_proposals(self, problem: Problem, prior: Strategy | None) -> list[Proposal]:
         from ort_metainfer.deciders.meta_model import MetaModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ort_metainfer.cli.report import trial_lines
 from ort_metainfer.decision import Decision
 from ort_metainfer.errors import CacheError, InputsError, StrategyError, TrialCrashed, TrialTimeout
 from ort_metainfer.failures import EXPIRY_S
+from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.problem import HardwareState, SessionSpec
 from ort_metainfer.settings import Settings
 from ort_metainfer.strategy import Strategy
@@ -144,6 +145,33 @@ def test_a_provider_that_takes_its_process_down_leaves_the_cpu(
     decision = ask(tiny_model("MatMul"), host)
     assert "graph_optimization_level" in decision.strategy.session_options
     assert any("signal 11" in refusal.reason for refusal in decision.refusals)
+
+
+def test_of_several_providers_only_the_one_that_takes_its_process_down_is_refused(
+    tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(setup: Any, names: Sequence[str], deadline: float) -> Any:
+        if "cpu_ep" in names:
+            raise TrialCrashed("it died of signal 6")
+        return [cpu_device()], [(name, "no such device") for name in names[1:]]
+
+    monkeypatch.setattr(host := FakeTrialHost(graph=BIG_GRAPH), "devices", answer)
+    names = ("CPUExecutionProvider", "cpu_ep", "ggml")
+    allowed = replace(policy_of(settings_for(None)[0], SessionSpec()), providers=names)
+    monkeypatch.setattr(adapt, "policy_of", lambda settings, spec: allowed)
+    told = {refusal.subject: refusal.reason for refusal in ask(tiny_model("MatMul"), host).refusals}
+    assert told["cpu_ep"] == "it died of signal 6; it is not used"
+    assert told["ggml"] == "no such device"
+
+
+def test_a_provider_that_is_named_and_cannot_be_used_is_a_refusal_that_says_why(
+    tiny_model: Callable[..., Path],
+) -> None:
+    decision = ask(tiny_model("MatMul"), FakeTrialHost(graph=BIG_GRAPH), providers=("CPU", "ROCM", "Azure"))
+    told = {refusal.subject: refusal.reason for refusal in decision.refusals}
+    assert "use MIGraphX instead" in told["ROCMExecutionProvider"]
+    assert "no adapter knows it" in told["AzureExecutionProvider"]
+    assert "CPUExecutionProvider" not in told
 
 
 def test_an_edited_strategy_file_wins_over_the_entry(tiny_model: Callable[..., Path]) -> None:
