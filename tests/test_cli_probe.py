@@ -96,6 +96,12 @@ def instruments(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 # probe
 
 
+@pytest.mark.parametrize("budget", ["nan", "inf", "-5", "1", "abc", "1e9"])
+def test_a_budget_that_is_no_number_of_seconds_is_wrong_usage(command: Command, budget: str) -> None:
+    status, out, err = command("probe", "--budget-s", budget)
+    assert (status, out) == (2, "") and "--budget-s" in err
+
+
 def test_what_is_kept_is_shown_and_not_measured_again(
     command: Command, kept: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,20 @@ def test_a_device_is_measured_once_per_versions(cache: StrategyCache) -> None:
     assert len(all_profiles(cache)) == 3
 
 
+def test_a_profile_made_in_too_little_time_is_measured_again_and_costs_nothing_that_is_known(
+    cache: StrategyCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, hurried = Bench(), Bench()
+    monkeypatch.setattr(hurried, "probe", lambda device, deadline, say: Profile(device, {}))
+    monkeypatch.setattr(hurried, "fingerprint", lambda device, deadline, say: ())
+    thin = measured(cache, hurried)
+    assert known_profile(cache, DEVICE, {"onnxruntime": "1.32.0"}) == thin
+    whole = measured(cache, bench)
+    assert bench.asked == 1 and whole.measurements
+    assert measured(cache, hurried, refresh=True).measurements == ()
+    assert known_profile(cache, DEVICE, {"onnxruntime": "1.32.0"}) == whole
+
+
 def test_measured_again_what_does_not_repeat_is_flagged(cache: StrategyCache) -> None:
     bench = Bench()
     measured(cache, bench)

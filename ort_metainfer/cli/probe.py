@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -50,7 +51,14 @@ class Outcome:
 @click.command()
 @click.option("--provider", "providers", multiple=True, help="Execution provider whose devices to measure.")
 @click.option("--device", "names", multiple=True, help="Only devices of this name (CPU, AUTO, GPU.0) or class (gpu).")
-@click.option("--budget-s", type=click.FloatRange(2), default=BUDGET_S, show_default=True, help="Seconds per device.")
+@click.option(
+    "--budget-s",
+    type=click.FloatRange(2, 86_400),
+    callback=lambda context, option, value: _a_number(value),
+    default=BUDGET_S,
+    show_default=True,
+    help="Seconds per device.",
+)
 @click.option("--refresh", is_flag=True, help="Measure again what is kept.")
 @click.option("--against-last", is_flag=True, help="Measure again, and say which figures did not repeat.")
 @click.option("--cache-dir", help="Where profiles are kept, if not in the configured place.")
@@ -79,6 +87,13 @@ def probe(
         show(outcomes, refused, against_last)
     if store.last_failure:
         raise CacheError(store.last_failure)
+
+
+def _a_number(value: float) -> float:
+    """``value``; click lets NaN through every range."""
+    if math.isnan(value):
+        raise click.BadParameter("nan is not in the range 2<=x<=86400.")
+    return value
 
 
 def chosen_devices(providers: Sequence[str], names: Sequence[str]) -> tuple[list[Device], list[tuple[str, str]]]:
@@ -119,13 +134,13 @@ def measure(
     device: Device, store: StrategyCache, budget_s: float, refresh: bool, step: Callable[[str], None]
 ) -> Outcome:
     """One device's profile, measured where it is not kept or where ``refresh`` is wanted."""
-    from ort_metainfer.hardware.profiles import known_effects, known_profile, profile_device, versions_of
+    from ort_metainfer.hardware.profiles import known_effects, known_profile, profile_device, suffices, versions_of
     from ort_metainfer.hardware.toolchain import changes
 
     name = f"{device.provider.removesuffix('ExecutionProvider')} {device.provider_device or device.kind}"
     before = known_profile(store, device, versions_of(device))
     profile = profile_device(device, store, budget_s, refresh, lambda text: step(f"{name}: {text}"))
-    was_kept = before is not None and not refresh
+    was_kept = before is not None and suffices(before) and not refresh
     compared = changes(before, profile) if before is not None and not was_kept else None
     return Outcome(profile, was_kept, compared, tuple(known_effects(store, profile)))
 

@@ -37,6 +37,7 @@ __all__ = [
     "known_profile",
     "measure_profile",
     "profile_device",
+    "suffices",
     "versions_of",
 ]
 
@@ -111,14 +112,20 @@ def profile_device(
     tools = instruments or Instruments.real()
     versions = tools.versions(device)
     kept = known_profile(cache, device, versions)
-    if kept is not None and not refresh:
+    if kept is not None and suffices(kept) and not refresh:
         return kept
     measured = measure_profile(device, budget_s, say, tools)
     if kept is not None:
         measured = flag_unrepeatable(kept, measured)
     measured = _charge_versions(cache, measured)
-    cache.put(PROFILES, measured.key, measured.as_dict())
+    if kept is None or suffices(measured) or not suffices(kept):  # too short a time must not cost what is known
+        cache.put(PROFILES, measured.key, measured.as_dict())
     return measured
+
+
+def suffices(profile: Profile) -> bool:
+    """Whether probe and fingerprint were both reached: one that was given too little time is measured again."""
+    return bool(profile.measurements) and bool(profile.references)
 
 
 def measure_profile(
