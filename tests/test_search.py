@@ -12,7 +12,7 @@ from ort_metainfer.deciders.rules import RuleLibrary
 from ort_metainfer.deciders.search import Search
 from ort_metainfer.deciders.search_space import declared_space
 from ort_metainfer.decision import Gate, Proposal, Refusal, Trial
-from ort_metainfer.problem import Problem
+from ort_metainfer.problem import Device, Problem
 from ort_metainfer.strategy import Strategy, Transform
 from tests.decider_conformance import DeciderConformance
 from tests.made_problems import (
@@ -140,6 +140,13 @@ def test_without_a_history_the_priors_set_the_order() -> None:
     assert next_strategies(problem(SMALL_MLP, macs=4_000))[0] == ONE_THREAD
     assert next_strategies(problem(RESNET))[-1] == ONE_THREAD
     assert next_strategies(problem(objective="pipeline"))[0] == ONE_MS
+
+
+@pytest.mark.parametrize("name", ["cpu_ep", "ggml", "TheirExecutionProvider"])
+def test_a_provider_that_is_used_only_where_it_is_named_is_tried_before_options_of_the_cpus(name: str) -> None:
+    spaces = declared_space(problem(RESNET, others=(Device(name, "cpu", "Some CPU"),)))
+    priors = {space.name: max(choice.prior for choice in space.choices) for space in spaces if space.choices}
+    assert priors["provider"] > max(prior for dimension, prior in priors.items() if dimension != "provider")
 
 
 def test_the_first_trials_change_one_dimension_of_the_default() -> None:
