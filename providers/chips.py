@@ -67,11 +67,6 @@ class Figure:
     doubtful: str = ""
     was_read: bool = False
 
-    @property
-    def is_assumed(self) -> bool:
-        """Whether it is a choice of ours rather than anybody's statement."""
-        return self.source.startswith("assumed:")
-
 
 @dataclass(frozen=True)
 class Link:
@@ -109,8 +104,9 @@ class Chip:
 
     Attributes:
         name: identifier (``nvidia-t4``).
-        title: name for people.
+        title: name for people; ``vendor`` who makes it.
         kind: ``cpu``, ``gpu``, ``npu``, ``dsp`` or ``fpga``.
+        link: how inputs and outputs reach it; ``family`` which operators it runs.
         host: name of the described processor it usually sits beside; None for a processor.
         peak: element type -> dense peak in MAC/s.
         bandwidth: of its memory, B/s; None where it has no memory but its own on-chip one.
@@ -124,6 +120,7 @@ class Chip:
             :class:`~ort_metainfer.providers.capabilities.Constraints` has it.
         keeps_weights: whether weights stay on the chip between runs where they fit.
         usage: efficiencies and overheads by name, the chip's own or its kind's.
+        note: what a planner should know of it; ``origin`` the file that describes it.
     """
 
     name: str

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from ort_metainfer.__main__ import main
 from ort_metainfer.providers.chips import all_chips
@@ -48,6 +50,21 @@ def test_json_says_simulated_in_the_whole_and_for_each_chip(command: Command, ti
         assert row["bound"] in ("compute", "memory", "transfer", "dispatch", "host")
     times = [row["p50_ms"] for row in document["chips"]]
     assert times == sorted(times)
+
+
+def test_a_model_that_moves_no_data_takes_no_time_and_is_not_compared(command: Command, tmp_path: Path) -> None:
+    shapes: dict[str, list[int]] = {"x": [4], "y": [4, 1]}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    axes = helper.make_tensor("axes", TensorProto.INT64, [1], [1])
+    unsqueeze = helper.make_node("Unsqueeze", ["x", "axes"], ["y"])
+    graph = helper.make_graph([unsqueeze], "g", values[:1], values[1:], [axes])
+    path = tmp_path / "view.onnx"
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]), str(path))
+    status, out, err = command("estimate", str(path), "--json")
+    assert status == 0, err
+    rows = json.loads(out)["chips"]
+    assert {row["speedup_over_host"] for row in rows if row["p50_ms"] == 0} == {None}
+    assert command("estimate", str(path))[0] == 0
 
 
 def test_a_guessed_shape_is_told_and_keeps_the_model_off_chips_that_need_fixed_ones(

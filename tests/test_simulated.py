@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ort_metainfer.adapt import Request, decide, settings_for
-from ort_metainfer.decision import Decision, Proposal, Trial
+from ort_metainfer.decision import Decision, Gate, Proposal, Trial
 from ort_metainfer.errors import ProviderError
 from ort_metainfer.hardware.profile import Profile
 from ort_metainfer.hardware.profiles import Instruments, profile_device
@@ -30,8 +31,9 @@ from ort_metainfer.remember import remember
 from ort_metainfer.settings import Settings
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.strategy_cache.store import StrategyCache, open_cache
+from ort_metainfer.trials.accuracy import Comparison
 from ort_metainfer.trials.fake import FakeTrialHost
-from ort_metainfer.trials.simulated import NOT_MODELLED, SimulatedTrialHost
+from ort_metainfer.trials.simulated import NO_WORK, NOT_MODELLED, SimulatedTrialHost
 from ort_metainfer.trials.task import Setup, Thresholds, is_simulated
 from tests import provider_conformance
 
@@ -413,6 +415,24 @@ def test_numbers_that_differ_are_caught_on_the_cpu_provider(host: SimulatedTrial
         Trial(T4, "test", simulated=True), setup, Thresholds(max_error=-1.0), time.monotonic() + 60
     )
     assert not trial.gates[-1].passed and trial.gates[-1].name == "accurate"
+
+
+def test_outputs_that_cannot_be_compared_leave_no_figure_that_json_does_not_have(
+    host: SimulatedTrialHost, setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlike = Comparison({"y": math.inf}, "its shape is another")
+    refused = [Gate("compiles", True, "created"), Gate("accurate", False, "its shape is another")]
+    monkeypatch.setattr("ort_metainfer.trials.simulated.judge_outputs", lambda *_: (refused, unlike))
+    (trial,) = race(host, setup, T4)
+    assert (trial.error, trial.errors) == (None, {}) and not trial.passed
+
+
+def test_a_model_in_which_nothing_takes_time_is_not_compared(
+    host: SimulatedTrialHost, setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ort_metainfer.trials.simulated.workload", lambda *_: ())
+    (trial,) = race(host, setup, T4)
+    assert trial.failure == NO_WORK and trial.timing is None
 
 
 # Never mixed with what was measured

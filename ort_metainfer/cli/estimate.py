@@ -93,15 +93,11 @@ def _chosen(names: Sequence[str], descriptions: Path | None) -> list[Chip]:
 
 
 def _host(name: str | None, descriptions: Path | None) -> Chip | None:
-    from ort_metainfer.errors import ProviderError
     from ort_metainfer.providers.chips import get_chip
 
     if name is None:
         return None
-    found = get_chip(name, {chip.name: chip for chip in _known(descriptions).values() if chip.kind == "cpu"})
-    if found.kind != "cpu":
-        raise ProviderError(f"--host must be a described processor, got {found.name}")
-    return found
+    return get_chip(name, {chip.name: chip for chip in _known(descriptions).values() if chip.kind == "cpu"})
 
 
 def survey(
@@ -129,10 +125,10 @@ def survey(
     graph = describe(model, given)
     shapes = input_shapes(graph, given)
     work, outputs = workload(model, shapes), [spec.name for spec in graph.outputs]
+    known = {origin: _known(Path(origin)) for origin in {chip.origin for chip in chips}}
     rows = []
     for chip in chips:
-        beside = host or get_chip(chip.host or chip.name, _known(Path(chip.origin)))
-        beside = chip if chip.kind == "cpu" else beside
+        beside = chip if chip.kind == "cpu" else host or get_chip(chip.host or chip.name, known[chip.origin])
         found = reckon(chip, beside, work, outputs, precision=precision, fixed_shapes=_are_fixed(graph, given))
         alone = reckon(beside, beside, work, outputs, precision=precision)
         rows.append(_row(chip, found, alone))
@@ -163,7 +159,8 @@ def _are_fixed(graph: Graph, given: Mapping[str, tuple[int, ...]]) -> bool:
 def _row(chip: Chip, found: Estimate, alone: Estimate) -> dict[str, Any]:
     plain = asdict(found) | {"p50_ms": found.p50_ms, "bound": found.bound}
     doubts = {name: figure.doubtful for name, figure in chip.figures().items() if figure.doubtful}
-    host_ms = {"host_alone_ms": alone.p50_ms, "speedup_over_host": alone.p50_ms / found.p50_ms}
+    speedup = alone.p50_ms / found.p50_ms if found.p50_ms else None  # a model of views alone takes no time
+    host_ms = {"host_alone_ms": alone.p50_ms, "speedup_over_host": speedup}
     return {"title": chip.title, "kind": chip.kind, **plain, **host_ms, "doubtful": doubts}
 
 
@@ -191,7 +188,8 @@ def _cells(row: Mapping[str, Any]) -> Iterator[str]:
     yield row["bound"]
     yield f"{row['nodes']} of {row['nodes'] + row['nodes_on_host']}"
     yield {True: "fits", False: "too small", None: "shared or not stated"}[row["fits"]]
-    yield "" if row["kind"] == "cpu" else f"{row['speedup_over_host']:.2f}x simulated"
+    is_told = row["kind"] != "cpu" and row["speedup_over_host"] is not None
+    yield f"{row['speedup_over_host']:.2f}x simulated" if is_told else ""
     yield "; ".join([*row["reasons"][:2], *(["figures in doubt: see --list"] if row["doubtful"] else [])])
 
 

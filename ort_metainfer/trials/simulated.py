@@ -6,6 +6,7 @@ decision (see :mod:`ort_metainfer.remember`), and a session that is made for rea
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,6 +30,8 @@ __all__ = ["SimulatedTrialHost"]
 ON_CPU = "simulated device, its numerics on the CPU provider"
 
 NOT_MODELLED = "simulated: the analytic model knows described chips, not what session options do on a processor"
+
+NO_WORK = "simulated: by the analytic model nothing in it takes time, so there is nothing to compare"
 
 
 class _Silence:
@@ -130,6 +133,8 @@ class SimulatedTrialHost:
 
     def _timed(self, trial: Trial, setup: Setup, chip: Chip) -> Trial:
         own = self._estimate(trial.strategy, setup, chip)
+        if not own.p50_ms:
+            return replace(trial, failure=NO_WORK)
         base = self._estimate(Strategy(), setup, self._processor)
         speedup = base.p50_ms / own.p50_ms
         timing = Timing(0, base.p50_ms, base.p50_ms, own.p50_ms, own.p50_ms, speedup, speedup, speedup, 1.0)
@@ -201,7 +206,8 @@ def _judged(trial: Trial, setup: Setup, thresholds: Thresholds, deadline: float)
         trial = trial.with_gate(Gate(gate.name, gate.passed, f"{ON_CPU}: {_without_times(gate)}"))
     if comparison is None:
         return trial
-    return replace(trial, error=comparison.error, errors=dict(comparison.errors))
+    errors = {name: error for name, error in comparison.errors.items() if math.isfinite(error)}
+    return replace(trial, error=comparison.error if math.isfinite(comparison.error) else None, errors=errors)
 
 
 def _without_times(gate: Gate) -> str:
