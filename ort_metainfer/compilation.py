@@ -22,6 +22,7 @@ from ort_metainfer.errors import MetainferError, ProviderError
 from ort_metainfer.problem import Graph
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.channel import setup_plain, thresholds_plain
+from ort_metainfer.trials.placement import placement_from_dict
 from ort_metainfer.trials.task import Setup, Thresholds
 
 __all__ = [
@@ -216,7 +217,7 @@ def _compiled(
     except MetainferError as error:
         return Outcome(None, str(error), {})
     figures, placed = told["figures"], told.get("placement")
-    placement = None if placed is None else Placement(**{**placed, "reasons": tuple(placed.get("reasons", ()))})
+    placement = None if placed is None else placement_from_dict(placed)
     is_worth_it, words = pays(figures)
     if must_pay and not is_worth_it:
         return Outcome(None, f"not worth keeping: {words}", figures, placement)

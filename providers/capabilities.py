@@ -5,7 +5,7 @@ Data only. Everything stated names its source; what is not known is left empty, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -60,10 +60,10 @@ class Constraints:
             found.append(f"it knows opsets up to {highest}, the model has {opset}")
         return tuple(found)
 
-    def lacking(self, graph: Graph) -> tuple[str, ...]:
-        """Operators of ``graph`` that, as far as is stated, the provider leaves to the CPU."""
+    def lacking(self, operators: Iterable[str]) -> tuple[str, ...]:
+        """Those of ``operators`` that, as far as is stated, the provider leaves to the CPU, in their order."""
         stated = self.operators
-        return tuple(sorted(op for op in graph.operators if op in self.missing or (stated and op not in stated)))
+        return tuple(op for op in operators if op in self.missing or (stated and op not in stated))
 
 
 def _open_inputs(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:

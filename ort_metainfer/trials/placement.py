@@ -7,7 +7,7 @@ on any convolutional network (own observations). Only the graph's assignment tel
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,12 +77,10 @@ def explained(
     except ProviderError:
         return placement
     reasons = list(constraints.objections(graph, shapes)) if placement.taken == 0 else []
-    stated = constraints.operators
-    lacking = [op for op in placement.left if op in constraints.missing or (stated and op not in stated)]
-    if lacking:
+    if lacking := constraints.lacking(placement.left):
         reasons.append(f"it has no {_some(lacking)}")
     if not reasons:
-        reasons.append(f"it did not take {_some(list(placement.left))}; onnxruntime does not say why")
+        reasons.append(f"it did not take {_some(tuple(placement.left))}; onnxruntime does not say why")
     return replace(placement, reasons=tuple(reasons))
 
 
@@ -96,7 +94,7 @@ def with_reasons(trial: Trial, setup: Setup) -> Trial:
     return replace(trial, placement=after, gates=told)
 
 
-def _some(names: list[str]) -> str:
+def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:MAX_NAMED])
     return f"{shown} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else shown
 
