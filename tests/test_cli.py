@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 
 from ort_metainfer.__main__ import main
+from ort_metainfer.cli.doctor import PACKAGES
 from ort_metainfer.cli.report import decision_lines
 from ort_metainfer.decision import Decision, Gate, Placement, Refusal, Timing, Trial
 from ort_metainfer.errors import ProviderError, TrialCrashed
@@ -292,6 +295,12 @@ def test_devices_gives_the_cpu_and_says_why_others_are_missing(command: Command)
     told = command("devices")[1]
     assert rows["CPUExecutionProvider"]["devices"][0]["name"] in told
     assert all(row["reason"] in told for row in rows.values())
+
+
+def test_doctor_asks_for_every_package_that_is_demanded() -> None:
+    demanded = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    names = {re.split(r"[^\w-]", text)[0] for text in demanded}
+    assert names - {"onnxruntime"} == set(PACKAGES) - {"ort-metainfer"}
 
 
 @pytest.mark.slow

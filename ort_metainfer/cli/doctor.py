@@ -25,7 +25,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Check", "doctor"]
 
-PACKAGES = ("ort-metainfer", "onnx", "numpy", "sqlitedict", "filelock", "platformdirs")
+PACKAGES = (
+    "ort-metainfer",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "numpy",
+    "sqlitedict",
+    "filelock",
+    "platformdirs",
+    "packaging",
+    "tomli-w",
+)
+"""Itself, and what it demands beside onnxruntime."""
+
 CHILD_TIMEOUT_S = 60
 DEVICES_TIMEOUT_S = 30
 
