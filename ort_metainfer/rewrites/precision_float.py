@@ -18,7 +18,7 @@ from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite, Si
 from ort_metainfer.rewrites.building import Builder, Names, drop
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.observing import observe
-from ort_metainfer.rewrites.patterns import all_graphs, attribute, constant, constant_size, dtype, learn_types, produced
+from ort_metainfer.rewrites.patterns import all_graphs, attribute, constant, constant_size, dtype, learn_types
 from ort_metainfer.rewrites.products import CHOICE, chosen, label_of, stray_names
 
 __all__ = ["REWRITES", "BFloat16", "Float16"]
@@ -86,6 +86,7 @@ class _Work:
 
     kind: str
     largest: float
+    least: float
     names: Names
     opset: int
     ir_version: int
@@ -100,6 +101,7 @@ class _Narrow(Rewrite):
     promise = "lossy"
     kind: ClassVar[str]
     largest: ClassVar[float]
+    least: ClassVar[float]
     oldest_opset: ClassVar[int]
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "block": Parameter(list, [], "further operators left in float32"),
@@ -143,7 +145,7 @@ class _Narrow(Rewrite):
 
     def _work(self, model: Any) -> _Work:
         opset = int(model.graph.opset_imports.get("", 0))
-        return _Work(self.kind, self.largest, Names(model), opset, model.ir_version)
+        return _Work(self.kind, self.largest, self.least, Names(model), opset, model.ir_version)
 
     def _too_large(self, graph: Any, file: Path, context: Context) -> dict[str, float]:
         """Values of the main graph that were seen to be larger than the type is safe for -> the largest."""
@@ -181,7 +183,7 @@ def _unfit(node: Any, parameters: Mapping[str, Any], large: Mapping[str, float])
     reason = chosen(node, {**parameters, "only": parameters["only"] if node.op_type in PRODUCTS else []})
     if reason is not None:
         return reason
-    if node.op_type == "MatMul" and any(_moves_batch(value) for value in node.inputs):
+    if _fuses_and_crashes(node):
         return "onnxruntime 1.32 crashes where it fuses a float16 product with a Transpose of its first axis"
     for value in (*node.inputs, *node.outputs):
         if value is not None and value.name in large:
@@ -189,13 +191,49 @@ def _unfit(node: Any, parameters: Mapping[str, Any], large: Mapping[str, float])
     return None
 
 
-def _moves_batch(value: Any) -> bool:
-    """Whether a value is a Transpose that does not leave the first of three or more axes where it is, perhaps behind
-    Casts: MatMulTransposeFusion makes a FusedMatMul with transBatch of it, whose creation ends the process."""
-    node = produced(value, "Transpose", "Cast")
-    while node is not None and node.op_type == "Cast":
-        node = produced(node.inputs[0], "Transpose", "Cast")
-    if node is None:
+SEEN_THROUGH = ("Cast", "Div", "Mul")
+"""Operators that onnxruntime moves out of the way to fuse a product with a Transpose."""
+
+
+def _fuses_and_crashes(node: Any) -> bool:
+    """Whether a node is a MatMul of a Transpose that does not leave the first of three or more axes where it is, or
+    that Transpose: MatMulTransposeFusion makes a FusedMatMul with transBatch of the two, and where one of them is in
+    float16 creating the session ends the process."""
+    if node.op_type == "MatMul":
+        return any(_moves_batch(maker) for value in node.inputs for maker in _makers(value))
+    return _moves_batch(node) and "MatMul" in _users(node.outputs[0])
+
+
+def _makers(value: Any) -> list[Any]:
+    """Nodes that made a value, before Casts and factors."""
+    waiting, seen, found = [value], set(), []
+    while waiting:
+        given = waiting.pop()
+        node = None if given is None else given.producer()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.op_type in SEEN_THROUGH:
+            waiting += node.inputs
+        else:
+            found.append(node)
+    return found
+
+
+def _users(value: Any) -> set[str]:
+    """Operators that take a value, behind Casts and factors or not."""
+    waiting, seen, found = [value], set(), set()
+    while waiting:
+        for use in waiting.pop().uses():
+            found.add(use.node.op_type)
+            if use.node.op_type in SEEN_THROUGH and id(use.node) not in seen:
+                seen.add(id(use.node))
+                waiting.append(use.node.outputs[0])
+    return found
+
+
+def _moves_batch(node: Any) -> bool:
+    if node is None or node.op_type != "Transpose" or node.domain:
         return False
     order = attribute(node, "perm")
     return order is None or (len(order) > 2 and order[0] != 0)
@@ -318,7 +356,10 @@ def _narrowed(value: Any, builder: Builder, work: _Work) -> Any:
     work.clipped += int(over.sum())
     bounded = np.where(over, np.sign(array) * np.float32(work.largest), array)
     result = bounded.astype(onnx_ir.DataType[work.kind].numpy())
-    work.vanished += int(np.sum((result == 0) & (array != 0)))
+    vanished = (result == 0) & (array != 0)
+    if vanished.any():  # zero would turn a guard against division by it into none
+        work.vanished += int(vanished.sum())
+        result = np.where(vanished, (np.sign(array) * np.float32(work.least)).astype(result.dtype), result)
     return builder.constant(result)
 
 
@@ -326,7 +367,7 @@ def _notes(work: _Work, observed: bool) -> Iterator[str]:
     if work.clipped:
         yield f"{work.clipped} numbers in weights are beyond {work.largest:g} and were clipped to it"
     if work.vanished:
-        yield f"{work.vanished} numbers in weights are too small for {work.kind.lower()} and are zero now"
+        yield f"{work.vanished} numbers in weights are too small for {work.kind.lower()} and were raised to {work.least:g}"
     if not observed:
         yield "without inputs nobody looked whether values overflow"
 
@@ -340,6 +381,7 @@ class Float16(_Narrow):
     name = "float16"
     kind = "FLOAT16"
     largest = 65504.0
+    least = 5.9604645e-08
     oldest_opset = 7
     evidence = (
         "never measured to pay here: onnxruntime's CPU provider casts most float16 nodes back to float32 and is slower "
@@ -356,6 +398,7 @@ class BFloat16(_Narrow):
     name = "bfloat16"
     kind = "BFLOAT16"
     largest = 3.3895314e38
+    least = 1.1754944e-38
     oldest_opset = 13
     providers = (
         "CUDAExecutionProvider",
