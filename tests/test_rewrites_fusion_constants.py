@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from ort_metainfer.rewrites import fusion_constants
 from ort_metainfer.rewrites.fusion_constants import FoldConstants, FoldShapes
 from tests.operator_graphs import assert_left_alone, assert_rewritten, graph, operators, overridable, rewritten
 
@@ -137,3 +138,35 @@ def test_declared_shapes_of_inner_values_are_not_believed() -> None:
     model = onnx.load_from_string(graph("(float[N,8] x) => (int64[2] y)", "a = Abs(x) y0 = Shape(a) y = Neg(y0)"))
     model.graph.value_info.append(onnx.helper.make_tensor_value_info("a", 1, [7, 8]))
     assert_left_alone(FoldShapes(), model.SerializeToString(), "no shape is computed")
+
+
+BRANCHING = graph(
+    "(float[2,3] x) => (float[2,3] y)",
+    """s = Size(x) c = Equal(s, six) y = If(c) <then_branch = then () => (float[2,3] t) { t = Exp(x) },
+                                                else_branch = other () => (float[2,3] e) { e = Abs(x) }>""",
+    six=np.int64(6),
+)
+
+
+def test_a_condition_that_becomes_constant_is_kept_where_onnxruntime_loads_it() -> None:
+    assert assert_rewritten(FoldShapes(), BRANCHING) == {"If": 1}
+
+
+def test_a_condition_that_becomes_constant_is_undone_where_onnxruntime_does_not_load_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fusion_constants, "_refusal", lambda file: f"no {onnx.load(str(file)).graph.node[0].op_type}")
+    after, outcome = rewritten(FoldShapes(), BRANCHING)
+    assert outcome.notes == ("with a condition that is constant onnxruntime does not load the model: no If",)
+    assert not outcome.changed and operators(after) == operators(onnx.load_from_string(BRANCHING))
+
+
+@pytest.mark.slow
+def test_a_range_of_vectors_that_only_an_if_hides_is_not_uncovered() -> None:
+    from onnx.backend.test.case.node import collect_testcases
+
+    case = next(case for case in collect_testcases(None) if case.name == "test_affine_grid_2d_expanded")
+    names = [value.name for value in case.model.graph.input]
+    feed = dict(zip(names, case.data_sets[0][0], strict=True))
+    _, outcome = rewritten(FoldShapes(), case.model.SerializeToString(), feed)
+    assert not outcome.changed and "Range" in outcome.notes[0]

@@ -230,14 +230,21 @@ def embedding(*parts: tuple[str, str], kind: str = "int64") -> tuple[bytes, dict
 )
 def test_embeddings_and_their_norm_become_one(parts: tuple[tuple[str, str], ...], kind: str) -> None:
     model, feed = embedding(*parts, kind=kind)
-    after, outcome = rewritten(FuseEmbedLayerNorm(), model, feed)
+    after, outcome = rewritten(FuseEmbedLayerNorm(), model, feed, trust_indices=True)
     assert outcome.changed == 1 and "Gather" not in operators(after)
 
 
 def test_embeddings_of_other_shapes_stay() -> None:
     model, feed = embedding(("word", "N,S"), ("place", "1,1"))
-    _, outcome = rewritten(FuseEmbedLayerNorm(), model, feed)
+    _, outcome = rewritten(FuseEmbedLayerNorm(), model, feed, trust_indices=True)
     assert not outcome.changed and "not known to fit" in outcome.notes[0]
+
+
+def test_indices_that_may_be_negative_are_not_fused_unasked() -> None:
+    model, feed = embedding(("word", "N,S"), ("place", "1,S"))
+    feed["word"] = feed["word"] - 7
+    _, outcome = rewritten(FuseEmbedLayerNorm(), model, feed)
+    assert not outcome.changed and "may be negative" in outcome.notes[0]
 
 
 # products and convolutions

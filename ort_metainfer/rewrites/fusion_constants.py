@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace as replace_fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +16,7 @@ from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.folding_constants import Constants, computed, cones
 from ort_metainfer.rewrites.fusing import DONE_BY_ORT, NOT_DONE_BY_ORT, label_of, outcome_of
 from ort_metainfer.rewrites.known_shapes import KnownShapes, known_shape_inputs
-from ort_metainfer.rewrites.patterns import all_graphs, learn_types
+from ort_metainfer.rewrites.patterns import all_graphs, constant_size, learn_types
 
 __all__ = ["REWRITES", "FoldConstants", "FoldShapes"]
 
@@ -47,6 +49,9 @@ class FoldConstants(Rewrite):
 
     def rewrite(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> Outcome:
         """Fold until nothing is left to fold: what growing operators grow to is known after a round."""
+        return _that_loads(draft, lambda: self._folded(draft, parameters))
+
+    def _folded(self, draft: Draft, parameters: Mapping[str, Any]) -> Outcome:
         sites: list[Site] = []
         for _ in range(ROUNDS):
             left = [site for site in sites if not site.reason]
@@ -55,6 +60,46 @@ class FoldConstants(Rewrite):
             if all(site.reason for site in found):
                 break
         return outcome_of(sites, "nothing depends on constants alone")
+
+
+def _that_loads(draft: Draft, change: Callable[[], Outcome]) -> Outcome:
+    """What ``change`` does; nothing where it makes a condition of an If constant and onnxruntime then refuses that.
+
+    onnxruntime puts the branch in the place of such an If as it optimises, and what it learns of shapes there may be
+    more than the model stands: a Range of vectors runs as long as nobody looks.
+    """
+    decided = _constant_conditions(draft.ir)
+    if decided is None:
+        return change()
+    before = draft.ir.clone()
+    outcome = change()
+    if (_constant_conditions(draft.ir) or set()) <= decided:
+        return outcome
+    reason = _refusal(draft.file())
+    if reason is None:
+        return outcome
+    draft.go_on_with(before)
+    note = f"with a condition that is constant onnxruntime does not load the model: {reason}"
+    return replace_fields(outcome, changed=0, sites=(), notes=(note,))
+
+
+def _constant_conditions(model: Any) -> set[str] | None:
+    """The results of those If nodes whose condition is constant; None where there is no If."""
+    branching = [node for graph in all_graphs(model) for node in graph if node.op_type == "If" and not node.domain]
+    constant = {node.outputs[0].name for node in branching if constant_size(node.inputs[0]) is not None}
+    return constant if branching else None
+
+
+def _refusal(file: Path) -> str | None:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 (onnxruntime's many classes)
+        return str(error).splitlines()[0]
+    return None
 
 
 def fold(model: Any, label: str, growth_bytes: int) -> list[Site]:
@@ -110,7 +155,9 @@ class FoldShapes(Rewrite):
 
     def rewrite(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> Outcome:
         """Shapes first, then what is constant because of them."""
-        model = draft.ir
+        return _that_loads(draft, lambda: self._folded(draft.ir))
+
+    def _folded(self, model: Any) -> Outcome:
         sites = list(self._known(model))
         if any(not site.reason for site in sites):
             fold(model, self.name, 1 << 16)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from ort_metainfer.rewrites.base import Rewrite
+from ort_metainfer.rewrites.base import Parameter, Rewrite
 from ort_metainfer.rewrites.building import Builder
 from ort_metainfer.rewrites.contributed import KERNELS, MICROSOFT, SOURCES
 from ort_metainfer.rewrites.fusing import DONE_BY_ORT, NOT_DONE_BY_ORT, Fusion, Keep
 from ort_metainfer.rewrites.known_shapes import sizes_of
 from ort_metainfer.rewrites.node_rewrite import Plan, Surroundings
-from ort_metainfer.rewrites.patterns import attribute, constant_size, dims, dtype, produced
+from ort_metainfer.rewrites.patterns import attribute, constant, constant_size, dims, dtype, produced
 
 __all__ = ["REWRITES", "FuseBiasGelu", "FuseEmbedLayerNorm", "FuseSkipLayerNorm"]
 
@@ -127,7 +127,8 @@ class _LookUp:
 class FuseEmbedLayerNorm(Fusion):
     """LayerNormalization of two or three looked-up embeddings as com.microsoft.EmbedLayerNormalization.
 
-    The fused operator refuses negative indices, with which Gather counts from the end.
+    The fused operator refuses negative indices, with which Gather counts from the end: unless a strategy says that
+    there are none, only constant ones are fused.
     """
 
     name = "fuse-embed-layer-norm"
@@ -137,6 +138,9 @@ class FuseEmbedLayerNorm(Fusion):
     evidence = DONE_BY_ORT + " where token, segment and position are looked up as BERT does"
     sources = SOURCES
     trusts_names = True
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        "trust_indices": Parameter(bool, False, "whether indices that are not constant are taken not to be negative")
+    }
 
     def find(self, node: Any, around: Surroundings) -> Plan | Keep | str | None:
         """A sum of look-ups before it."""
@@ -149,11 +153,18 @@ class FuseEmbedLayerNorm(Fusion):
             return reason or "it is not the sum of two or three look-ups"
         if len(node.inputs) < 3:
             return "it has no shift"
+        if not around.parameters["trust_indices"] and not all(_is_never_negative(part.indices) for part in parts):
+            return "its indices may be negative"
         ordered = _ordered(parts)
         if ordered is None:
             return "the shapes of its indices are not known to fit"
         inner = [adds for _, adds in found if adds is not None] + [part.node for part in parts]
         return Plan(node, lambda make: _embed(make, ordered, node), inner)
+
+
+def _is_never_negative(indices: Any) -> bool:
+    array = constant(indices)
+    return array is not None and bool((array >= 0).all())
 
 
 def _looked_up(value: Any) -> Iterator[tuple[_LookUp | str | None, Any]]:
