@@ -84,7 +84,7 @@ def test_json_is_one_document(command: Command, model: str, tmp_path: Path) -> N
     document = json.loads(out)
     assert status == 0 and document["failure"] is None
     assert document["size_bytes"] > 0 and document["figures"]["load_ms"] > 0
-    assert document["strategy"]["transforms"][0]["parameters"] == {"x": [2, 3, 8, 8]}
+    assert document["strategy"]["transforms"][0]["parameters"] == {"shapes": {"x": "2,3,8,8"}}
     assert Path(document["folder"], "model.onnx").exists()
 
 
