@@ -13,7 +13,10 @@ from ort_metainfer.problem import Device
 from ort_metainfer.providers.capabilities import Capabilities
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["Availability", "Option", "Provider", "option_table"]
+__all__ = ["INT_MAX", "Availability", "Option", "Provider", "option_table"]
+
+INT_MAX = 2**31 - 1
+"""Upper end of an option whose document gives none: a provider reads it as a C int, or as something wider."""
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,6 @@ SYSTEMS: Mapping[str, str] = MappingProxyType(
     {"linux": "Linux", "win32": "Windows", "darwin": "macOS", "android": "Android", "ios": "iOS"}
 )
 """sys.platform -> what people call it."""
-INT_MAX = 2**31 - 1
-"""Upper end of an option whose document gives none: the provider reads it as a C int."""
 
 
 class BuiltInProvider(Provider):

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.base import INT_MAX, Option, option_table
 from ort_metainfer.providers.capabilities import Capabilities, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn
 from ort_metainfer.providers.plugin_provider import PlugInProvider
@@ -63,7 +63,7 @@ class GgmlProvider(PlugInProvider):
             default="",
             meaning="threads; unset, half the cores, eight at most; it does not heed intra_op_num_threads",
             source=DOCUMENT,
-            numbers=(1, 1024),
+            numbers=(1, INT_MAX),
         ),
         Option(
             name="partial",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ort_metainfer.providers.base import Option, option_table
+from ort_metainfer.providers.base import INT_MAX, Option, option_table
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 
 __all__ = ["BUILT_IN", "CAPABILITIES", "OPTIONS", "OWNERS"]
@@ -57,7 +57,7 @@ OPTIONS: Mapping[str, Option] = option_table(
         default="1",
         meaning="requests computed side by side",
         source=f"{PROPERTIES}; it takes 0 and any number of threads without a word (own measurement)",
-        numbers=(1, 4096),
+        numbers=(1, INT_MAX),
     ),
     Option(
         name="INFERENCE_NUM_THREADS",
@@ -65,7 +65,7 @@ OPTIONS: Mapping[str, Option] = option_table(
         default="",
         meaning="threads; OpenVINO does not heed intra_op_num_threads",
         source=PROPERTIES,
-        numbers=(1, 4096),
+        numbers=(1, INT_MAX),
     ),
     Option("ENABLE_CPU_PINNING", YES_NO, "YES", "whether threads stay on their core", source=PROPERTIES),
     Option("ENABLE_HYPER_THREADING", YES_NO, "", "whether to use both threads of a core", source=PROPERTIES),

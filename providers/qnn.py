@@ -21,7 +21,7 @@ from ort_metainfer.errors import ProviderError, StrategyError
 from ort_metainfer.hardware.drivers import system_on_chip
 from ort_metainfer.hardware.files import SYSTEM, SystemFiles
 from ort_metainfer.problem import Device
-from ort_metainfer.providers.base import Availability, Option, option_table
+from ort_metainfer.providers.base import INT_MAX, Availability, Option, option_table
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn
 from ort_metainfer.providers.plugin_provider import PlugInProvider, told
@@ -104,9 +104,9 @@ class QnnProvider(PlugInProvider):
             source=DOCUMENT,
         ),
         Option(
-            "vtcm_mb", (), "0", "tightly coupled memory, MB; 0 leaves it to QNN", source=DOCUMENT, numbers=(0, 1024)
+            "vtcm_mb", (), "0", "tightly coupled memory, MB; 0 leaves it to QNN", source=DOCUMENT, numbers=(0, INT_MAX)
         ),
-        Option("soc_model", (), "0", "number of the chip that is compiled for", source=DOCUMENT, numbers=(0, 9999)),
+        Option("soc_model", (), "0", "number of the chip that is compiled for", source=DOCUMENT, numbers=(0, INT_MAX)),
         Option(
             name="htp_arch",
             values=("0", "68", "69", "73", "75", "79", "81"),
@@ -128,7 +128,7 @@ class QnnProvider(PlugInProvider):
             meaning="priority against other programs that use the NPU",
             source=DOCUMENT,
         ),
-        Option("rpc_control_latency", (), "0", "microseconds; 0: not set", source=DOCUMENT, numbers=(0, 1_000_000)),
+        Option("rpc_control_latency", (), "0", "microseconds; 0: not set", source=DOCUMENT, numbers=(0, INT_MAX)),
         Option("enable_htp_spill_fill_buffer", ON_OFF, "0", "one spill buffer for all contexts", source=DOCUMENT),
         Option(
             "enable_htp_shared_memory_allocator", ON_OFF, "0", "inputs without a copy (libcdsprpc)", source=DOCUMENT

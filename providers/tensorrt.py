@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ort_metainfer.providers.base import Option, option_table
-from ort_metainfer.providers.built_in import INT_MAX
+from ort_metainfer.providers.base import INT_MAX, Option, option_table
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.providers.cuda import DRIVER, NOT_LOADED, NvidiaProvider
 from ort_metainfer.strategy import Strategy

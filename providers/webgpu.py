@@ -27,7 +27,7 @@ from ort_metainfer.hardware.devices import onnxruntime_hardware
 from ort_metainfer.hardware.drivers import amd_gpu_driver_version, nvidia_driver_version
 from ort_metainfer.hardware.files import SYSTEM, SystemFiles
 from ort_metainfer.problem import Device
-from ort_metainfer.providers.base import Availability, Option, option_table
+from ort_metainfer.providers.base import INT_MAX, Availability, Option, option_table
 from ort_metainfer.providers.capabilities import Capabilities, CompiledModel, Constraints, Failing, Preferences
 from ort_metainfer.providers.plugin import PlugIn
 from ort_metainfer.providers.plugin_provider import PlugInProvider, hardware_name, memory_mb, told
@@ -113,7 +113,7 @@ class WebGpuProvider(PlugInProvider):
             default="16",
             meaning="dispatches that are collected before they are handed to the GPU",
             source=SOURCE,
-            numbers=(1, 4096),
+            numbers=(1, INT_MAX),
         ),
     )
     capabilities: ClassVar[Capabilities] = Capabilities(

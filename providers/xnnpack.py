@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ort_metainfer.providers.base import Option, option_table
-from ort_metainfer.providers.built_in import INT_MAX, BuiltInOnCpu
+from ort_metainfer.providers.base import INT_MAX, Option, option_table
+from ort_metainfer.providers.built_in import BuiltInOnCpu
 from ort_metainfer.providers.capabilities import Capabilities, Constraints, Failing, Preferences
 
 __all__ = ["XnnpackProvider"]
