@@ -29,7 +29,6 @@ from ort_metainfer.trials.client import ChildTrialHost
 from ort_metainfer.trials.task import Setup, Thresholds
 
 LIMIT_S = 120.0
-EMULATED_OPTIONS = {"QNNExecutionProvider": {"enable_htp_fp16_precision": "0"}}
 
 
 def measure(provider: str, model: Path, inputs: Path, folder: Path) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def measure(provider: str, model: Path, inputs: Path, folder: Path) -> dict[str,
     save_feeds(feeds, folder / "feeds")
     fixed = fix_shapes(model, {name: tuple(map(int, sizes)) for name, sizes in shape.items()}, folder / "fixed.onnx")
     adapter = get_provider(provider)
-    options = dict(adapter.exact) or EMULATED_OPTIONS.get(adapter.name, {})
+    options = dict(adapter.exact)
     strategy = Strategy(provider=adapter.name, provider_options=options)
     setup = Setup(fixed.path, SessionSpec(), folder / "feeds", label=model.parent.name)
     thresholds = Thresholds.of("fast")
