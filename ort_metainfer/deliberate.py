@@ -134,7 +134,7 @@ class Deliberation:
         return key_of(self.model, graph, self.settings, self.spec)
 
     def _out_of_time(self, error: TrialTimeout, graph: Graph | None) -> Decision:
-        return out_of_time(None if graph is None else self._key(graph), graph, str(error), self.settings.budget_s)
+        return out_of_time(None if graph is None else self._key(graph), graph, str(error), self.settings.budget_s or 0.0)
 
     def _setup(self, folder: Path) -> Setup:
         properties = {name: value for name, value in self.spec.properties.items() if name not in NEUTRAL_PROPERTIES}
