@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from ort_metainfer.conclusion import conclude, left_alone, out_of_time
 from ort_metainfer.confirming import UNTOLD, beats, contenders, is_load_known, is_load_sensitive, objection
 from ort_metainfer.decision import Decision, Proposal, Refusal, Trial
-from ort_metainfer.errors import InputsError, TrialError, TrialTimeout
-from ort_metainfer.hardware.devices import cpu_device
+from ort_metainfer.errors import InputsError, TrialTimeout
 from ort_metainfer.problem import NEUTRAL_PROPERTIES, CacheKey, Device, Graph, Model, Problem, SessionSpec
 from ort_metainfer.remember import GIVE_INPUTS
 from ort_metainfer.scratch import scratch_folder
 from ort_metainfer.strategy import Strategy
-from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost, is_simulated
+from ort_metainfer.trials.offered import devices_to_try, named_in_vain
+from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost
 
 if TYPE_CHECKING:
     from ort_metainfer.adapt import Request
@@ -134,7 +134,8 @@ class Deliberation:
         return key_of(self.model, graph, self.settings, self.spec)
 
     def _out_of_time(self, error: TrialTimeout, graph: Graph | None) -> Decision:
-        return out_of_time(None if graph is None else self._key(graph), graph, str(error), self.settings.budget_s or 0.0)
+        key = None if graph is None else self._key(graph)
+        return out_of_time(key, graph, str(error), self.settings.budget_s or 0.0)
 
     def _setup(self, folder: Path) -> Setup:
         properties = {name: value for name, value in self.spec.properties.items() if name not in NEUTRAL_PROPERTIES}
@@ -230,43 +231,10 @@ class Deliberation:
 
     def _devices(self, setup: Setup, names: Sequence[str]) -> tuple[Device, ...]:
         """Devices of the allowed providers; one that offers none, or takes its process down, is a refusal."""
-        found, refused = self._offered(setup, names)
-        simulated = {device.provider for device in found if device.simulated and not is_simulated(self.host)}
-        found = [device for device in found if device.provider not in simulated]  # nothing of them can be timed
-        refused += [(name, "its devices are descriptions, none of them is here") for name in sorted(simulated)]
-        self.refusals += self._named_in_vain(names)
-        self.refusals += [Refusal(name, "providers", reason) for name, reason in refused]
-        return tuple(found)
-
-    def _offered(self, setup: Setup, names: Sequence[str]) -> tuple[list[Device], list[tuple[str, str]]]:
-        """Devices and refusals; where asking all at once fails, each is asked alone, so that one pays for itself."""
-        try:
-            return self.host.devices(setup, names, self._until(0.3))
-        except TrialError as error:
-            cpu, others = cpu_device(), [name for name in names if name != "CPUExecutionProvider"]
-            if len(others) < 2:
-                return [cpu], [(name, f"{error}; it is not used") for name in others or names]
-        parts = [self._offered(setup, ["CPUExecutionProvider", name]) for name in others]
-        found = [device for part, _ in parts for device in part if device.provider != cpu.provider]
-        return [cpu, *found], [refusal for _, refused in parts for refusal in refused]
-
-    def _named_in_vain(self, allowed: Sequence[str]) -> list[Refusal]:
-        """Why providers that the settings name are not among those allowed."""
-        from ort_metainfer.errors import ProviderError
-        from ort_metainfer.providers import get_provider
-
-        refusals = []
-        for name in self.settings.providers or ():
-            try:
-                provider = get_provider(name)
-            except ProviderError:  # one of onnxruntime's that no adapter knows
-                refusals.append(Refusal(name, "providers", "no adapter knows it; only your own program can choose it"))
-                continue
-            found = provider.availability()
-            reason = "the program's own list of providers lacks it" if found.usable else found.reason
-            if provider.name not in allowed:
-                refusals.append(Refusal(provider.name, "providers", reason))
-        return refusals
+        self.refusals += named_in_vain(self.settings.providers or (), names)
+        found, refusals = devices_to_try(self.host, setup, names, lambda: self._until(0.3))
+        self.refusals += refusals
+        return found
 
     def _first_proposals(self, problem: Problem, prior: Strategy | None) -> list[Proposal]:
         from ort_metainfer.deciders.meta_model import MetaModel
