@@ -496,6 +496,21 @@ def test_an_accelerator_that_needs_fixed_shapes_is_proposed_with_those_given(npu
     assert proposed and proposed[0].static_shapes == {"N": 1, "H": 224, "W": 224}
 
 
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ({}, [{"use_tf32": "0"}]),
+        ({"accuracy": "fast"}, [{"use_tf32": "0"}]),
+        (REAL, [{}, {"use_tf32": "0"}]),
+    ],
+)
+def test_an_accelerator_is_tried_in_its_own_precision_too_where_a_loss_can_be_judged(
+    policy: dict[str, Any], options: list[dict[str, str]]
+) -> None:
+    proposed = RULES["accelerator"].proposals(problem(others=(CUDA_GPU,), **policy))
+    assert [dict(strategy.provider_options) for strategy in proposed] == options
+
+
 def test_a_lossy_rewrite_is_lossy_whatever_the_provider() -> None:
     assert RULES["lossy_under_strict"].vetoes(problem(), QUANTISED)
     assert not RULES["lossy_under_strict"].vetoes(problem(), REWRITTEN)

@@ -11,12 +11,12 @@ from ort_metainfer.deciders.rule import Rule
 from ort_metainfer.deciders.traits import (
     OPENVINO,
     computes_bf16,
-    exact_options,
     input_bytes,
     is_heavy,
     is_tiny,
     named_device,
     other_devices,
+    precisions_to_try,
     shapes_it_needs,
     static_sizes,
     whole_cores,
@@ -120,12 +120,13 @@ def _on_accelerators(problem: Problem) -> Iterator[Strategy]:
         place = (device.provider, named_device(problem, device))
         if place not in seen:
             seen.add(place)
-            yield Strategy(
-                provider=place[0],
-                device=place[1],
-                provider_options=exact_options(place[0]),
-                static_shapes=shapes_it_needs(problem, place[0]),
-            )
+            for options in precisions_to_try(problem, place[0]):
+                yield Strategy(
+                    provider=place[0],
+                    device=place[1],
+                    provider_options=options,
+                    static_shapes=shapes_it_needs(problem, place[0]),
+                )
 
 
 def _names_accelerator(problem: Problem, strategy: Strategy) -> bool:

@@ -19,6 +19,7 @@ from ort_metainfer.deciders.traits import (
     is_heavy,
     is_tiny,
     named_device,
+    precisions_to_try,
     runs_on_cpu,
     static_sizes,
     whole_cores,
@@ -158,14 +159,15 @@ def _providers(problem: Problem) -> Iterator[Choice]:
         if device.provider == OPENVINO:
             yield from _openvino(problem, device)
         elif device.provider != CPU:
-            part = Strategy(
-                provider=device.provider,
-                device=named_device(problem, device),
-                provider_options=exact_options(device.provider),
-            )
             known = ("own measurement: 0.77-1.1x on a transformer; its best: who names it wants it tried", 1.1)
             source, prior = known if device.provider == "cpu_ep" else ("guess: never measured by us", 1.5)
-            yield Choice(f"{device.provider} on {device.kind}", part, prior, source, ANY)
+            for options in precisions_to_try(problem, device.provider):
+                part = Strategy(
+                    provider=device.provider, device=named_device(problem, device), provider_options=options
+                )
+                kept = ", ".join(f"{name}={value}" for name, value in options.items())
+                name = f"{device.provider} on {device.kind}{f', {kept}' if kept else ''}"
+                yield Choice(name, part, prior, source, ANY)
 
 
 def _openvino(problem: Problem, device: Device) -> Iterator[Choice]:

@@ -35,6 +35,7 @@ __all__ = [
     "is_wide",
     "named_device",
     "other_devices",
+    "precisions_to_try",
     "provider_objections",
     "runs_on_cpu",
     "shapes_it_needs",
@@ -80,6 +81,17 @@ def exact_options(provider: str) -> Mapping[str, str]:
         return get_provider(provider).exact
     except ProviderError:
         return {}
+
+
+def precisions_to_try(problem: Problem, provider: str) -> tuple[Mapping[str, str], ...]:
+    """Options that a strategy on ``provider`` is tried with, the most promising first.
+
+    Those that keep float32 results. Where the policy allows a loss and real inputs can judge it, none before them: a
+    device then computes in the type it is made for (TF32 on NVIDIA's, float16 on most NPUs).
+    """
+    exact = exact_options(provider)
+    may_lose = problem.policy.accuracy != "strict" and problem.inputs_are_real
+    return ({}, exact) if exact and may_lose else (exact,)
 
 
 def capabilities_of(provider: str) -> Capabilities:
