@@ -55,6 +55,12 @@ MIN_DUEL_S = 0.5
 GAIN = 1.01
 """Speed-up in a race from which a strategy is something to build on; ties lie within 1% on a quiet machine."""
 
+EARN_SHARE = 0.5
+"""Share of the time left that looking for sensitive nodes may take."""
+
+EARN_MIN_S = 6.0
+"""Below this it is not begun: a small encoder takes some ten seconds."""
+
 SEARCH_SHARE = 0.35
 """Share of the budget below which no further race is begun: a winner would have to be confirmed in a fresh process."""
 
@@ -196,6 +202,7 @@ class Deliberation:
             thresholds = Thresholds.of(problem.policy.accuracy, settings.metric, settings.metric_threshold)
         self._try(setup, self._first_proposals(problem, prior), thresholds)
         self._confirm(setup, thresholds, problem)
+        self._earn(setup, thresholds, problem)
         while self._is_worth_more() and (more := self._search(problem)):
             self._try(setup, more[:BATCH], thresholds)
             self._confirm(setup, thresholds, problem)
@@ -203,12 +210,28 @@ class Deliberation:
         decision = conclude(key, problem, self.verified, self.proposals, self.refusals, self.trials)
         return self._compile(setup, decision, thresholds)
 
+    def _earn(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> None:
+        """Try a quantised model that was not accurate enough once more, with its sensitive nodes left in float."""
+        from ort_metainfer.earned import earn_precision, worth_earning
+
+        errand = getattr(self.host, "errand", None)
+        trial = worth_earning(self.trials, thresholds) if setup.inputs_are_real and errand is not None else None
+        if trial is None or errand is None or self._left() < EARN_MIN_S:
+            return
+        self._say(f"looking for what makes {trial.strategy.describe()} inaccurate")
+        answer = earn_precision(trial, setup, thresholds, self._until(EARN_SHARE), errand)
+        if isinstance(answer, Refusal):
+            self.refusals.append(answer)
+            return
+        self._try(setup, self._ask([], problem, [answer]), thresholds)
+        self._confirm(setup, thresholds, problem)
+
     def _compile(self, setup: Setup, decision: Decision, thresholds: Thresholds) -> Decision:
         """Have the session that was decided for compiled and kept, where that pays and time is left."""
         from ort_metainfer.compilation import with_compiled
 
         errand = getattr(self.host, "errand", None)  # a host that reckons has none
-        if self.settings.compiled == "off" or errand is None:
+        if errand is None or (self.settings.compiled == "off" and not decision.strategy.transforms):
             return decision
         self._say("compiling")
         return with_compiled(decision, setup, thresholds, self.cache.directory, self.deadline, errand)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+from ort_metainfer.model.graph import describe
+from ort_metainfer.rewrites.base import Context
 from ort_metainfer.rewrites.operators_opset import ConvertOpset
+from ort_metainfer.rewrites.registry import get_rewrite
+from ort_metainfer.rewrites.rewriting import rewrite_model
 from tests.operator_graphs import assert_left_alone, graph, overridable, rewritten
 from tests.rewrite_run import apply_to_bytes
 
@@ -87,7 +94,7 @@ def test_operators_of_other_domains_stay() -> None:
             19,
             "ceil_mode",
         ),
-        (graph(ROWS, "y = Relu(x)", opset=10), 13, "opset 10"),
+        (graph(ROWS, "y = Relu(x)", opset=6), 13, "opset 6"),
         (graph(ROWS, "y = Relu(x)", opset=17), 17, "is asked for"),
     ],
 )
@@ -110,7 +117,7 @@ def test_double_precision_is_refused() -> None:
 
 
 def test_a_model_older_than_the_least_is_objected_to() -> None:
-    assert_left_alone(ConvertOpset(), graph(ROWS, "y = Relu(x)", opset=9), "opset 9")
+    assert_left_alone(ConvertOpset(), graph(ROWS, "y = Relu(x)", opset=6), "opset 6")
 
 
 @pytest.mark.parametrize("target", [12, 13, 19, 21])
@@ -124,3 +131,41 @@ def test_quantised_models_keep_their_scales(target: int) -> None:
         feed = {"x": np.ones((3, 5, 8), np.float32)}
         _, outcome = rewritten(ConvertOpset(), wide, feed, target=12)
         assert not outcome.changed and "not one constant number" in outcome.notes[0]
+
+
+def _of_opset_9(tmp_path: Path) -> Path:
+    """Clip by attributes, Upsample and a Gemm: spelled otherwise since 11, 10 and 11; with a name in its metadata."""
+    weight = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Clip", ["x"], ["c"], min=-0.5, max=0.5),
+        helper.make_node("Flatten", ["c"], ["f"]),
+        helper.make_node("MatMul", ["f", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "old",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    model = helper.make_model(graph, ir_version=4, opset_imports=[helper.make_opsetid("", 9)], producer_name="someone")
+    model.metadata_props.add(key="labels", value="a,b")
+    path = tmp_path / "old.onnx"
+    onnx.save(model, str(path))
+    return path
+
+
+@pytest.mark.parametrize("target", [11, 13, 17])
+def test_a_model_older_than_opset_11_is_brought_up_by_onnx_s_converter(tmp_path: Path, target: int) -> None:
+    path = _of_opset_9(tmp_path)
+    transform = get_rewrite("convert-opset").transform(target=target)
+    made = rewrite_model(path, [transform], Context(tmp_path, describe(path)), tmp_path / "out" / "new.onnx")
+    new = onnx.load(str(made.file))
+    assert {entry.domain: entry.version for entry in new.opset_import}[""] == target
+    assert new.producer_name == "someone" and new.metadata_props[0].value == "a,b" and new.graph.name == "old"
+    feed = {"x": np.random.default_rng(1).standard_normal((2, 3, 4)).astype(np.float32)}
+    results = [
+        onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"]).run(None, feed)[0]
+        for file in (path, made.file)
+    ]
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)

@@ -28,6 +28,9 @@ __all__ = ["REWRITE_RULES", "has_int8_units"]
 MIN_PRODUCTS = 6
 """Fewer matrix products than that are hardly where a model's time goes."""
 
+CHANNEL_SCALES_OPSET = 13
+"""First version of ONNX's operators whose QuantizeLinear takes a scale for each channel."""
+
 INT8_UNITS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "dotprod", "i8mm"})
 """Instruction sets that multiply 8-bit integers and add them up in one step (Intel and Arm architecture manuals)."""
 
@@ -57,9 +60,15 @@ def _reduced(problem: Problem) -> dict[str, object]:
     return {"reduce_range": True} if is_x86 and not has_int8_units(problem) else {}
 
 
+def _raised(problem: Problem) -> tuple[Transform, ...]:
+    """A later opset first, where the model's has no quantised operators with a scale for each channel (ONNX, 13)."""
+    opset = problem.graph.opsets.get("ai.onnx", CHANNEL_SCALES_OPSET)
+    return (_made("convert-opset", target=CHANNEL_SCALES_OPSET),) if opset < CHANNEL_SCALES_OPSET else ()
+
+
 def _convolutions(problem: Problem) -> Iterator[Strategy]:
-    yield Strategy(transforms=(_made("int8-static", **_reduced(problem)),))
-    yield Strategy(transforms=(_made("int8-static", calibration="percentile", **_reduced(problem)),))
+    yield Strategy(transforms=(*_raised(problem), _made("int8-static", **_reduced(problem))))
+    yield Strategy(transforms=(*_raised(problem), _made("int8-static", calibration="percentile", **_reduced(problem))))
 
 
 def _products(problem: Problem) -> Iterator[Strategy]:
@@ -69,7 +78,8 @@ def _products(problem: Problem) -> Iterator[Strategy]:
 
 def _on_openvino(problem: Problem) -> Iterator[Strategy]:
     options = exact_options(OPENVINO)
-    yield Strategy(provider=OPENVINO, provider_options=options, transforms=(_made("int8-static"),))
+    transforms = (*_raised(problem), _made("int8-static"))
+    yield Strategy(provider=OPENVINO, provider_options=options, transforms=transforms)
 
 
 def _takes(problem: Problem, precision: str) -> Iterator[Strategy]:

@@ -2,7 +2,8 @@
 
 Only what is known to mean the same is taken over: operators whose versions differ in types or in attributes that the
 node does not have, and those whose parameters became inputs, which are respelled. Everything else refuses the whole
-conversion, by name. Below opset 11 axes must not be negative; no conversion goes there.
+conversion, by name. Below opset 11 axes must not be negative; no conversion goes there. Models of opset 7 to 10 are
+first brought to 11 by onnx's own converter, which is complete upwards.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ort_metainfer.errors import RewriteError
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite, Site
 from ort_metainfer.rewrites.building import Builder, Names, replace
@@ -21,7 +23,10 @@ from ort_metainfer.rewrites.patterns import all_graphs, learn_types
 
 __all__ = ["REWRITES", "ConvertOpset"]
 
-LEAST, MOST = 11, 23
+OLDEST, LEAST, MOST = 7, 11, 23
+
+IR_OF_11 = 6
+"""IR version that came with opset 11 (ONNX, Versioning.md)."""
 
 
 class ConvertOpset(Rewrite):
@@ -37,16 +42,21 @@ class ConvertOpset(Rewrite):
     def objection(self, graph: Graph, context: Context | None = None) -> str | None:
         """A model of an opset that is not converted."""
         opset = graph.opsets.get("ai.onnx", 0)
-        return None if LEAST <= opset <= MOST else f"opset {opset} is none of {LEAST} to {MOST}"
+        return None if OLDEST <= opset <= MOST else f"opset {opset} is none of {OLDEST} to {MOST}"
 
     def rewrite(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> Outcome:
         """Convert every node, or none."""
         model, target = draft.ir, parameters["target"]
         source = int(model.graph.opset_imports.get("", 0))
-        if source == target or not LEAST <= source <= MOST:
+        if source == target or not OLDEST <= source <= MOST:
             return Outcome(0, notes=(f"the model is of opset {source}, and {target} is asked for",))
         if model.functions:
             return Outcome(0, notes=("the model has functions of its own, which are not converted",))
+        if source < LEAST:
+            _bring_to_11(draft, context)
+            model, source = draft.ir, LEAST
+            if source == target:
+                return Outcome(len(model.graph), notes=(f"opset brought to {target} by onnx's converter",))
         learn_types(model)
         nodes = [node for graph in all_graphs(model) for node in graph if not node.domain]
         verdicts = [(node, verdict_on(node, source, target)) for node in nodes]
@@ -63,6 +73,36 @@ class ConvertOpset(Rewrite):
         model.graph.opset_imports[""] = target
         sites = tuple(Site(_label(node)) for node, _ in changed[:MOST_SITES])
         return Outcome(len(nodes), sites, (f"opset {source} to {target}: {len(changed)} nodes respelled",))
+
+
+def _bring_to_11(draft: Draft, context: Context) -> None:
+    """Opset 11, by onnx's converter; what that does not carry over (metadata, IR version) is put back.
+
+    Raises:
+        RewriteError: it cannot convert the model; with its words.
+    """
+    import onnx
+    from onnx import version_converter
+
+    before = onnx.load(str(draft.file()))
+    try:
+        after = version_converter.convert_version(before, LEAST)
+    except Exception as error:
+        raise RewriteError(f"onnx's converter does not bring the model to opset {LEAST}: {error}") from error
+    after.ir_version = max(before.ir_version, IR_OF_11)
+    for name in ("metadata_props", "opset_import"):
+        del getattr(after, name)[:]
+    after.metadata_props.extend(before.metadata_props)
+    after.opset_import.extend(before.opset_import)
+    for imported in after.opset_import:
+        if imported.domain in ("", "ai.onnx"):
+            imported.version = LEAST
+    for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        setattr(after, name, getattr(before, name))
+    after.graph.doc_string = before.graph.doc_string
+    target = context.folder / "opset11.onnx"
+    onnx.save(after, str(target))
+    draft.take(target)
 
 
 def _label(node: Any) -> str:

@@ -130,6 +130,7 @@ ERRANDS: Mapping[str, str] = {
     "fingerprint": "ort_metainfer.hardware.fingerprinting",
     "operators": "ort_metainfer.hardware.operators",
     "compile": "ort_metainfer.compiling",
+    "earn": "ort_metainfer.rewrites.earning_errand",
 }
 """Errand -> module whose ``serve(request, channel, until)`` carries it out, as the tasks above do theirs; it says what
 it is about to do (``checking``, ``opening`` with a session's name), gives partial results as events of its own, and
