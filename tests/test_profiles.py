@@ -164,6 +164,15 @@ def test_an_effect_is_found_again_when_the_new_version_is_measured_again(cache: 
         {"device": {"provider": "CPUExecutionProvider"}},
         {"strange": 1},
         {"before": {"when": 1.0}},
+        {"before": {"when": 1.0, "window_s": 0.1, "others_cpu": "many"}},
+        {"seconds": None},
+        {"operators": {"MatMul": "yes"}},
+        {"features": [{"name": "a", "value": 1.0, "unit": "1", "origin": "hearsay"}]},
+        {"features": [{"name": "a", "value": 1.0, "unit": "1", "origin": "probe", "flag": []}]},
+        {"measurements": [{"name": "a", "work": {}, "work_unit": "MAC"}]},
+        {"references": [{"network": [1], "strategy": "cpu"}]},
+        {"references": [{"network": "conv", "strategy": "cpu", "log_ratio": "x"}]},
+        {"references": [{"network": "conv", "strategy": "cpu", "taken": True}]},
     ],
 )
 def test_a_row_that_is_no_profile_reads_as_absent_and_is_measured_again(
@@ -187,6 +196,12 @@ def test_a_row_that_is_no_profile_reads_as_absent_and_is_measured_again(
 def test_a_row_that_is_no_effect_reads_as_absent(cache: StrategyCache, row: dict[str, Any]) -> None:
     made = measured(cache, Bench())
     assert cache.put(EFFECTS, f"x > {made.key}", row)
+    assert list(known_effects(cache, made)) == []
+
+
+def test_an_effect_whose_figures_are_none_reads_as_absent(cache: StrategyCache) -> None:
+    made, text = measured(cache, Bench()), {"feature": "a", "before": "x", "after": 1.0, "ratio": 1.0, "unit": "ms"}
+    assert cache.put(EFFECTS, f"x > {made.key}", {"effects": [{**text, "versions": {"onnxruntime": ["1", "2"]}}]})
     assert list(known_effects(cache, made)) == []
 
 

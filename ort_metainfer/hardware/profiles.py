@@ -6,7 +6,6 @@ as absent.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from ort_metainfer.errors import ProviderError, TrialError
+from ort_metainfer.hardware.as_declared import is_as_declared
 from ort_metainfer.hardware.profile import SCHEMA, Measurement, Profile, ReferenceTiming
 from ort_metainfer.hardware.reference_figures import reference_features
 from ort_metainfer.hardware.state import observe
@@ -202,9 +202,11 @@ def known_effects(cache: Store, profile: Profile) -> Iterator[ToolchainEffect]:
         for entry in entries if isinstance(entries, list) else ():
             try:
                 versions = {name: (then, now) for name, (then, now) in entry["versions"].items()}
-                yield ToolchainEffect(**{**entry, "versions": versions})
+                effect = ToolchainEffect(**{**entry, "versions": versions})
             except (KeyError, TypeError, ValueError, AttributeError):  # written by another release, or damaged
                 continue
+            if is_as_declared(effect):
+                yield effect
 
 
 def _charge_versions(cache: Store, measured: Profile) -> Profile:
@@ -227,17 +229,9 @@ def _read(row: Mapping[str, Any] | None) -> Profile | None:
         return None
     try:
         profile = Profile.from_dict(row)
-        return profile if _is_sound(profile) else None
+        return profile if is_as_declared(profile) and profile.key else None
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-
-
-def _is_sound(profile: Profile) -> bool:
-    """Whether its figures are figures: JSON that somebody else wrote may hold anything in their place."""
-    values = [feature.value for feature in profile.features]
-    values += [point.p50_ms for point in profile.measurements if point.p50_ms is not None]
-    values += [timing.p50_ms for timing in profile.references if timing.p50_ms is not None]
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values) and bool(profile.key)
 
 
 def _probe(device: Device, deadline: float, say: Say) -> Profile:
