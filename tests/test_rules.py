@@ -511,6 +511,12 @@ def test_an_accelerator_is_tried_in_its_own_precision_too_where_a_loss_can_be_ju
     assert [dict(strategy.provider_options) for strategy in proposed] == options
 
 
+@pytest.mark.parametrize("rule", ["int8_on_accelerators", "a16w8_on_accelerators"])
+def test_a_device_that_gets_fewer_bits_is_not_held_to_float32_for_the_rest(rule: str) -> None:
+    proposed = RULES[rule].proposals(problem(others=(QNN_NPU,), **REAL))
+    assert proposed and all(strategy.transforms and not strategy.provider_options for strategy in proposed)
+
+
 def test_a_lossy_rewrite_is_lossy_whatever_the_provider() -> None:
     assert RULES["lossy_under_strict"].vetoes(problem(), QUANTISED)
     assert not RULES["lossy_under_strict"].vetoes(problem(), REWRITTEN)
