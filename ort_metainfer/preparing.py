@@ -167,6 +167,10 @@ def _check(wanted: Preparation, graph: Graph, provider: Provider) -> None:
         objections = tuple(objection for objection in objections if "quantised" not in objection)
     if objections:
         raise InputsError(f"{label} cannot be compiled for {provider.name}: {'; '.join(objections)}")
+    stray = [name for name in (wanted.recipe or {}).get("exclude_operators", ()) if name not in graph.operators]
+    if stray:
+        there = ", ".join(sorted(graph.operators))
+        raise ModelError(f"{label} has no operator {stray[0]!r}, which is to be left in float; it has {there}")
     if wanted.inputs is None and (wanted.recipe is not None or wanted.accuracy != "strict"):
         what = "quantising" if wanted.recipe is not None else f"accuracy {wanted.accuracy}"
         raise InputsError(

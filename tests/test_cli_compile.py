@@ -152,6 +152,7 @@ def test_made_up_inputs_never_justify_a_loss(command: Command, model: str, words
         (("--shape", "x:a"), 2, "is not allowed"),
         (("--accuracy", "sloppy"), 2, "strict, balanced, fast"),
         (("--quantise", "int4"), 2, "'none', 'u8s8', 's8s8', 'a16w8'"),
+        (("--quantise", "u8s8", "--inputs", "IN", "--exclude-operator", "Cnov"), 1, "no operator 'Cnov'"),
         (("--shape", "z:1,3,8,8", "--inputs", "IN"), 1, "'z'"),
         (("--shape", "x:2,4,8,8", "--inputs", "IN"), 1, "[2, 4, 8, 8]"),
         (("--inputs", "nowhere/*.npz"), 1, "no .npz file"),
