@@ -82,7 +82,8 @@ def _why_default(trials: Sequence[Trial]) -> str:
     if not tried:
         return f"none of {len(trials)} strategies could be tried: {trials[0].failure}"
     best = max(tried, key=promise)
-    figures = f"; the best was {best.strategy.describe()}: {best.verdict}"
+    word = "for instance" if best.timing is None else "the best was"  # what was never timed is no best
+    figures = f"; {word} {best.strategy.describe()}: {best.verdict}"
     return f"none of {len(tried)} strategies beat plain onnxruntime beyond the noise{figures}"
 
 

@@ -94,6 +94,13 @@ def test_a_candidate_that_is_wrong_is_not_adopted_however_fast(tiny_model: Calla
     assert wrong and all(not trial.passed and "1.0e-03" in trial.verdict for trial in wrong)
 
 
+def test_what_was_never_timed_is_not_called_the_best(tiny_model: Callable[..., Path]) -> None:
+    wrong = ask(tiny_model("MatMul"), FakeTrialHost(lambda _: Scripted(error=1.0), graph=BIG_GRAPH))
+    assert "the best was" not in wrong.reason and "; for instance " in wrong.reason
+    slow = ask(tiny_model("Conv"), FakeTrialHost(lambda _: Scripted(speedup=0.9), graph=BIG_GRAPH))
+    assert "; the best was " in slow.reason
+
+
 def test_other_versions_make_an_entry_stale_and_its_strategy_is_tried_first(tiny_model: Callable[..., Path]) -> None:
     model = tiny_model("MatMul")
     first = ask(model, FakeTrialHost(favour("graph_optimization_level"), graph=BIG_GRAPH))
