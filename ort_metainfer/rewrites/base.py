@@ -54,9 +54,11 @@ class Parameter:
             return f"must be {self.kind.__name__}, got {value!r}"
         if self.values and value not in self.values:
             return f"must be one of {', '.join(map(str, self.values))}, got {value!r}"
-        if self.numbers is not None and not self.numbers[0] <= value <= self.numbers[1]:
-            return f"must be from {self.numbers[0]:g} to {self.numbers[1]:g}, got {value!r}"
-        return None
+        return None if self.numbers is None else _outside(float(value), *self.numbers)
+
+
+def _outside(value: float, lowest: float, highest: float) -> str | None:
+    return None if lowest <= value <= highest else f"must be from {lowest:g} to {highest:g}, got {value:g}"
 
 
 @dataclass(frozen=True)
