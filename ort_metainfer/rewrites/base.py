@@ -54,10 +54,10 @@ class Parameter:
             return f"must be {self.kind.__name__}, got {value!r}"
         if self.values and value not in self.values:
             return f"must be one of {', '.join(map(str, self.values))}, got {value!r}"
-        return None if self.numbers is None else _outside(float(value), *self.numbers)
+        return None if self.numbers is None else _outside(value, *self.numbers)
 
 
-def _outside(value: float, lowest: float, highest: float) -> str | None:
+def _outside(value: Any, lowest: float, highest: float) -> str | None:
     return None if lowest <= value <= highest else f"must be from {lowest:g} to {highest:g}, got {value:g}"
 
 
