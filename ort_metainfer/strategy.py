@@ -43,6 +43,11 @@ def freeze(values: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return MappingProxyType({key: values[key] for key in sorted(values)} if values else {})
 
 
+def _brief(value: Any) -> str:
+    """A parameter's value in a few words: of a long list, how long it is."""
+    return f"{len(value)} names" if isinstance(value, list) and len(value) > 2 else str(value)
+
+
 @dataclass(frozen=True)
 class Transform:
     """One graph rewrite with its parameters; ``version`` is the rewrite's own, so that a changed rewrite is noticed."""
@@ -53,6 +58,11 @@ class Transform:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", freeze(self.parameters))
+
+    def describe(self) -> str:
+        """``int8-static(calibration=percentile)``."""
+        given = ", ".join(f"{name}={_brief(value)}" for name, value in self.parameters.items())
+        return f"{self.name}({given})" if given else self.name
 
     def __hash__(self) -> int:
         return hash((self.name, self.version, tuple(self.parameters)))  # names only: a value may be a list
@@ -149,7 +159,7 @@ class Strategy:
         """One line for people: ``OpenVINOExecutionProvider INFERENCE_PRECISION_HINT=f32 intra_op_num_threads=1``."""
         if self.is_default:
             return "default (plain onnxruntime)"
-        words = [transform.name for transform in self.transforms]
+        words = [transform.describe() for transform in self.transforms]
         words += [self.provider] if self.provider else []
         words += [f"device={self.device}"] if self.device else []
         for table in (self.provider_options, self.session_options, self.session_config):

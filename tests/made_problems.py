@@ -19,6 +19,7 @@ QNN = "QNNExecutionProvider"
 
 RESNET = {"Conv": 53, "Relu": 49, "Add": 16, "MatMul": 1}
 TRANSFORMER = {"MatMul": 24, "Add": 32, "LayerNormalization": 7, "Softmax": 3}
+GELU_TRANSFORMER = {**TRANSFORMER, "Erf": 6, "Shape": 4}
 SQUEEZENET = {"Conv": 26, "Concat": 8, "Relu": 26}
 LSTM = {"LSTM": 2, "Conv": 4, "Gemm": 1}
 GATED = {"If": 2, "Conv": 5, "LSTM": 1}
@@ -103,6 +104,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"inputs": NAMELESS_IMAGE, "shapes": {"x": (1, 3, 320, 640)}},
     {"operators": TRANSFORMER, "inputs": TOKENS, "shapes": {"ids": (1, 128), "mask": (1, 128)}},
     {"operators": TRANSFORMER, "quantisation": "dynamic"},
+    {"operators": GELU_TRANSFORMER},
     {"operators": RESNET, "quantisation": "qdq"},
     {"operators": SQUEEZENET},
     {"operators": LSTM, "macs": 500_000, "weight_bytes": 2_000_000},

@@ -89,6 +89,12 @@ PROPOSING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "float16_on_accelerators": ({**REAL, "others": (CUDA_GPU,)}, {"others": (CUDA_GPU,)}),
     "int8_on_accelerators": ({**REAL, "others": (QNN_NPU,)}, {**REAL, "others": (CUDA_GPU,)}),
     "a16w8_on_accelerators": ({**REAL, "others": (QNN_NPU,)}, {**REAL, "others": (CUDA_GPU,)}),
+    "openvino_fixed_shapes": (
+        {**WITH_OPENVINO, **IMAGE_SIZES, "macs": 154_000_000},
+        {**WITH_OPENVINO, "inputs": DYNAMIC_IMAGE, "macs": 154_000_000},
+    ),
+    "gelu_as_one_operator": ({"operators": {**TRANSFORMER, "Erf": 6}}, {"operators": TRANSFORMER}),
+    "shapes_as_constants": ({"operators": {**RESNET, "Shape": 4}}, {"operators": RESNET}),
     "fixed_shapes_by_input": (
         {"inputs": NAMELESS_IMAGE, "shapes": {"x": (1, 3, 224, 224)}},
         {"inputs": DYNAMIC_IMAGE, "shapes": {"x": (1, 3, 224, 224)}},

@@ -25,6 +25,9 @@ from ort_metainfer.strategy import Strategy, Transform
 
 __all__ = ["REWRITE_RULES", "has_int8_units"]
 
+MIN_SHAPES = 2
+"""Fewer shapes than that are nothing to save."""
+
 MIN_PRODUCTS = 6
 """Fewer matrix products than that are hardly where a model's time goes."""
 
@@ -112,6 +115,26 @@ def _fixed(problem: Problem) -> Iterator[Strategy]:
     yield Strategy(transforms=(_made("fixed-shapes"),))
 
 
+def _fixed_on_openvino(problem: Problem) -> Iterator[Strategy]:
+    """OpenVINO in float32 with the shapes given: by name where dimensions have usable ones, by input otherwise."""
+    named = static_sizes(problem)
+    rewrites = () if named else (_made("fixed-shapes"),)
+    options = exact_options(OPENVINO)
+    yield Strategy(provider=OPENVINO, provider_options=options, static_shapes=named, transforms=rewrites)
+
+
+def _knows_open_shapes(problem: Problem) -> bool:
+    return bool(static_sizes(problem)) or _nameless_sizes(problem)
+
+
+def _default(name: str) -> Iterator[Strategy]:
+    """A rewrite that is on by default."""
+    from ort_metainfer.rewrites.registry import get_rewrite
+
+    if get_rewrite(name).on_by_default:
+        yield Strategy(transforms=(_made(name),))
+
+
 REWRITE_RULES = (
     Rule(
         "int8_convolutions",
@@ -165,6 +188,33 @@ REWRITE_RULES = (
         "own measurement: a page classifier on QNN's simulator, error 0.4 in 8 bits, 0.014 with 16-bit activations",
         applies=lambda p: _may_quantise(p) and accelerators_pay(p) and any(_takes(p, "a16w8")),
         proposes=lambda p: _takes(p, "a16w8"),
+    ),
+    Rule(
+        "openvino_fixed_shapes",
+        67,
+        "OpenVINO plans a convolutional network ahead where every size is known, also a small one",
+        "own measurement: in float32 1.80x on a page classifier of 154 million MACs, 1.35x on a 1-D U-Net, 1.12x on a "
+        "ResNet-50, against 0.98-1.04x with open dimensions",
+        applies=lambda p: (
+            openvino_takes(p) and _is_float(p) and has_convolutions(p) and _knows_open_shapes(p) and p.graph.macs != 0
+        ),
+        proposes=_fixed_on_openvino,
+    ),
+    Rule(
+        "gelu_as_one_operator",
+        49,
+        "a GELU spelled in a way that onnxruntime does not know runs as one operator",
+        "own measurement: 1.12x [1.10, 1.12] on magika, 1.00x where onnxruntime fuses it itself",
+        applies=lambda p: p.graph.count("Erf") > 0 and runs_on_cpu(p, Strategy()),
+        proposes=lambda p: _default("gelu-to-contributed"),
+    ),
+    Rule(
+        "shapes_as_constants",
+        48,
+        "what computes shapes from inputs of known sizes need not run",
+        "own measurement: 1.08x [1.06, 1.08] on Silero VAD, 1.00x on MiniLM and magika",
+        applies=lambda p: p.graph.count("Shape", "ConstantOfShape") >= MIN_SHAPES and runs_on_cpu(p, Strategy()),
+        proposes=lambda p: _default("fold-shapes"),
     ),
     Rule(
         "fixed_shapes_by_input",

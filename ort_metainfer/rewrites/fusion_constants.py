@@ -14,7 +14,7 @@ from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite, Si
 from ort_metainfer.rewrites.building import Builder, Names, replace
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.folding_constants import Constants, computed, cones
-from ort_metainfer.rewrites.fusing import DONE_BY_ORT, NOT_DONE_BY_ORT, label_of, outcome_of
+from ort_metainfer.rewrites.fusing import DONE_BY_ORT, label_of, outcome_of
 from ort_metainfer.rewrites.known_shapes import KnownShapes, known_shape_inputs
 from ort_metainfer.rewrites.patterns import all_graphs, constant_size, learn_types
 
@@ -144,7 +144,11 @@ class FoldShapes(Rewrite):
     """
 
     name = "fold-shapes"
-    evidence = NOT_DONE_BY_ORT + "Silero VAD 212, 136; PaiNN 358, 306; MiniLM 129, 127"
+    evidence = (
+        "onnxruntime 1.32's CPU provider, two cores of an AMD EPYC: 1.08 [1.06, 1.08] on Silero VAD (212 nodes after "
+        "onnxruntime's own optimiser, 136 with it); 1.00 on MiniLM (129, 127) and magika"
+    )
+    on_by_default = True
     dimension = "fusion"
     promise = "exact"
 

@@ -57,6 +57,10 @@ class DivToMul(OperatorRewrite):
 
     name = "div-to-mul"
     operators = ("Div",)
+    evidence = (
+        "never measured to pay: 0.82-0.91 on three models, since onnxruntime no longer knows their GELU by its Div; "
+        "1.04 on a classifier of 0.5 ms (two cores of an AMD EPYC)"
+    )
 
     def match(self, node: Any, around: Surroundings) -> Plan | str | None:
         """Div whose divisor nobody can replace."""

@@ -154,6 +154,11 @@ class GeluToContributed(GeluToNative):
     name = "gelu-to-contributed"
     least_opset = 9
     providers = CONTRIBUTED
+    evidence = (
+        "onnxruntime 1.32's CPU provider, two cores of an AMD EPYC: 1.12 [1.10, 1.12] on magika, whose spelling "
+        "onnxruntime does not know; 1.00 on four models whose GELU it fuses itself"
+    )
+    on_by_default = True
 
     def native(self, make: Builder, found: Gelu) -> Any:
         """The one operator."""

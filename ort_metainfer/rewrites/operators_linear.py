@@ -193,6 +193,7 @@ class ConvToMatMul(OperatorRewrite):
 
     name = "conv-to-matmul"
     operators = ("Conv",)
+    evidence = "never measured to pay: 0.64-0.98 on seven models on the CPU provider (two cores of an AMD EPYC)"
 
     def match(self, node: Any, around: Surroundings) -> Plan | str | None:
         """A Conv that mixes channels only."""

@@ -72,9 +72,9 @@ class Int8Dynamic(Rewrite):
         **CHOICE,
     }
     evidence = (
-        "about twice as fast as float32 on encoders (MiniLM) where the processor has VNNI, with a relative error of "
-        "0.08 per channel, 0.05 with smooth = 0.65, 0.3 for one scale a weight; four times slower on convolutions, "
-        "which are left alone"
+        "1.99 [1.91, 2.04] on MiniLM at 128 tokens, two cores of an AMD EPYC with VNNI; 1.00-1.05 on networks of other "
+        "kinds; MiniLM's relative error is 0.08 per channel, 0.05 with smooth = 0.65, 0.3 for one scale a weight; "
+        "convolutions are left alone"
     )
     sources = ("https://arxiv.org/abs/2211.10438 (SmoothQuant: the factors)",)
 
