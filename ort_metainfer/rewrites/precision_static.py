@@ -70,8 +70,8 @@ class Int8Static(Rewrite):
     }
     evidence = (
         "U8S8 per channel on two cores of an AMD EPYC with VNNI: 1.71 on magika, 1.67 on a 1-D U-Net, 1.13 on a "
-        "text detector, 1.05 on a small classifier, 0.66 on a network with HardSwish between its convolutions; S8S8 is slower "
-        "than float32 on x86"
+        "text detector, 1.05 on a small classifier, 0.66 on a network with HardSwish between its convolutions; S8S8 is "
+        "slower than float32 on x86"
     )
     sources = ("https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html",)
 
