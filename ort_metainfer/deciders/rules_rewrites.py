@@ -12,6 +12,7 @@ from ort_metainfer.deciders.rules_providers import accelerators_pay, openvino_ta
 from ort_metainfer.deciders.traits import (
     OPENVINO,
     capabilities_of,
+    computes_bf16,
     exact_options,
     has_convolutions,
     is_tiny,
@@ -79,10 +80,18 @@ def _products(problem: Problem) -> Iterator[Strategy]:
     yield Strategy(transforms=(_made("int8-dynamic", **_reduced(problem)),))
 
 
+def _float_precisions(problem: Problem) -> tuple[str, ...]:
+    """What OpenVINO computes the rest of a quantised network in, fastest first."""
+    return ("bf16", "f32") if computes_bf16(problem) else ("f32",)
+
+
 def _on_openvino(problem: Problem) -> Iterator[Strategy]:
-    options = exact_options(OPENVINO)
-    transforms = (*_raised(problem), _made("int8-static"))
-    yield Strategy(provider=OPENVINO, provider_options=options, transforms=transforms)
+    named = static_sizes(problem)
+    fixed = (_made("fixed-shapes"),) if _nameless_sizes(problem) else ()
+    transforms = (*_raised(problem), *fixed, _made("int8-static"))
+    for precision in _float_precisions(problem):
+        options = {"INFERENCE_PRECISION_HINT": precision}
+        yield Strategy(provider=OPENVINO, provider_options=options, static_shapes=named, transforms=transforms)
 
 
 def _takes(problem: Problem, precision: str) -> Iterator[Strategy]:
