@@ -25,9 +25,6 @@ __all__ = ["REWRITES", "ConvertOpset"]
 
 OLDEST, LEAST, MOST = 7, 11, 23
 
-IR_OF_11 = 6
-"""IR version that came with opset 11 (ONNX, Versioning.md)."""
-
 
 class ConvertOpset(Rewrite):
     """The whole model in the opset asked for, up or down."""
@@ -89,7 +86,7 @@ def _bring_to_11(draft: Draft, context: Context) -> None:
         after = version_converter.convert_version(before, LEAST)
     except Exception as error:
         raise RewriteError(f"onnx's converter does not bring the model to opset {LEAST}: {error}") from error
-    after.ir_version = max(before.ir_version, IR_OF_11)
+    after.ir_version = before.ir_version
     for name in ("metadata_props", "opset_import"):
         del getattr(after, name)[:]
     after.metadata_props.extend(before.metadata_props)
