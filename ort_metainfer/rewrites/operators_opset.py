@@ -25,6 +25,9 @@ __all__ = ["REWRITES", "ConvertOpset"]
 
 OLDEST, LEAST, MOST = 7, 11, 23
 
+BODIES = ("If", "Loop", "Scan")
+"""Own observation: onnx's converter gives Scan of opset 8 another meaning."""
+
 
 class ConvertOpset(Rewrite):
     """The whole model in the opset asked for, up or down."""
@@ -50,6 +53,8 @@ class ConvertOpset(Rewrite):
         if model.functions:
             return Outcome(0, notes=("the model has functions of its own, which are not converted",))
         if source < LEAST:
+            if any(node.op_type in BODIES for node in model.graph):
+                return Outcome(0, notes=(f"below opset {LEAST}, models with {', '.join(BODIES)} are left alone",))
             _bring_to_11(draft, context)
             model, source = draft.ir, LEAST
             if source == target:
