@@ -57,6 +57,11 @@ class Transform:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, wanted in (("name", str), ("version", int)):
+            if type(getattr(self, name)) is not wanted:
+                raise StrategyError(f"a transform's {name} must be {wanted.__name__}, got {getattr(self, name)!r}")
+        if not isinstance(self.parameters, Mapping):
+            raise StrategyError(f"transform {self.name}: parameters must be a table, got {self.parameters!r}")
         object.__setattr__(self, "parameters", freeze(self.parameters))
 
     def describe(self) -> str:
@@ -150,7 +155,7 @@ class Strategy:
             raise StrategyError(f"unknown field {sorted(unknown)[0]!r} in a strategy; known: {known}")
         values = dict(plain)
         try:
-            values["transforms"] = tuple(Transform(**transform) for transform in plain.get("transforms", ()))
+            values["transforms"] = tuple(_transform(given) for given in plain.get("transforms", ()))
             return cls(**values)
         except (TypeError, AttributeError) as error:
             raise StrategyError(f"not a strategy: {error}") from error
@@ -205,6 +210,15 @@ class Strategy:
             return cls.from_dict(merged)
         except StrategyError as error:
             raise StrategyError(f"strategy file {path}: {error}") from error
+
+
+def _transform(plain: Any) -> Transform:
+    if not isinstance(plain, Mapping) or "name" not in plain:
+        raise StrategyError(f"transforms must be tables with a name ([[strategy.transforms]]), got {plain!r}")
+    unknown = sorted(set(plain) - {f.name for f in fields(Transform)})
+    if unknown:
+        raise StrategyError(f"unknown field {unknown[0]!r} in a transform; known: name, version, parameters")
+    return Transform(**plain)
 
 
 def _check_session_options(options: Mapping[str, Any]) -> None:
