@@ -138,7 +138,8 @@ def _decide(request: Request, host: TrialHost | None) -> Decision:
     if settings.strategy is not None:
         strategy = Strategy.read(Path(settings.strategy))
         decision = Decision(strategy, "override", f"the strategy file {os.fspath(settings.strategy)}")
-        return _identified(decision, request, request.spec) if strategy.transforms else decision
+        looks = strategy.transforms or (settings.buckets and not not_onnx(request.source))
+        return _identified(decision, request, request.spec) if looks else decision
     unusual = not_onnx(request.source)
     if unusual:
         return Decision(Strategy(), "pass-through", unusual)

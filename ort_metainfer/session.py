@@ -322,6 +322,8 @@ def _guard_shapes(self: Any, plan: _Plan) -> None:
         from ort_metainfer.adapt import with_graph
 
         decision = with_graph(decision, getattr(self, "_metainfer_settings", None))
+    if decision.graph is None and not plan.fixes_shapes:
+        return  # nothing is known of the model, and nothing of it was fixed: no session stands behind this one
     guard(self, model, plan.spec, decision, plan.buckets)
 
 

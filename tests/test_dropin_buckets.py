@@ -83,6 +83,29 @@ def test_without_the_setting_the_class_is_the_caller_s(tiny_model: Callable[...,
     assert type(session) is ort_metainfer.InferenceSession
 
 
+@pytest.mark.parametrize("mode", ["off", "cached"])
+def test_where_nothing_is_known_of_the_model_no_second_session_is_made(
+    tiny_model: Callable[..., Path], mode: str
+) -> None:
+    model = str(tiny_model("MatMul", batch="N"))
+    session = ort_metainfer.InferenceSession(model, metainfer=replace(CACHED, mode=mode))
+    assert type(session) is ort_metainfer.InferenceSession
+    assert len(session.run(None, feed(2))[0]) == 2
+
+
+def test_a_session_from_a_strategy_file_has_buckets_too(
+    tiny_model: Callable[..., Path], tmp_path: Path, made_at_once: list[Any]
+) -> None:
+    file = tmp_path / "strategy.toml"
+    file.write_text("[strategy.session_options]\nenable_mem_pattern = false\n")
+    model = str(tiny_model("MatMul", batch="N"))
+    session = ort_metainfer.InferenceSession(model, metainfer=replace(CACHED, strategy=str(file)))
+    plain = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    for rows in (1, 2, 1, 2):
+        np.testing.assert_allclose(session.run(None, feed(rows))[0], plain.run(None, feed(rows))[0], rtol=1e-6)
+    assert len(made_at_once) == 2
+
+
 @pytest.mark.parametrize("value", [-1, 65, "many", True, 1.5])
 def test_a_number_of_sessions_is_asked_for(value: Any) -> None:
     with pytest.raises(SettingsError, match="buckets"):
