@@ -43,10 +43,10 @@ def rewrite_again(
     names = ", ".join(transform.name for transform in strategy.transforms)
     log.info("rewriting a model once (%s), for at most %g s", names, settings.budget_s)
     try:
-        with scratch_folder() as folder:
+        # first the place to keep it: where that cannot be had, every start would rewrite for nothing
+        with part_folder(cache_directory(settings)) as part, scratch_folder() as folder:
             made = _made(source, key, spec, strategy, settings, folder)
-            with part_folder(cache_directory(settings)) as part:
-                return _kept(made, part, cache_directory(settings), key)
+            return _kept(made, part, cache_directory(settings), key)
     except (MetainferError, OSError) as error:
         return str(error)
 

@@ -20,7 +20,7 @@ from ort_metainfer.compilation import with_rewritten
 from ort_metainfer.compiled import Compiled, compiled_for
 from ort_metainfer.compiled_key import compiled_key
 from ort_metainfer.decision import Decision, Proposal
-from ort_metainfer.errors import RewriteError
+from ort_metainfer.errors import RewriteError, StrategyError
 from ort_metainfer.model.fingerprint import fingerprint
 from ort_metainfer.model.graph import describe
 from ort_metainfer.problem import CacheKey, SessionSpec
@@ -144,6 +144,34 @@ def by_file(tmp_path: Path) -> Settings:
     file = tmp_path / "strategy.toml"
     file.write_text(NATIVE.to_toml())
     return Settings(strategy=str(file))
+
+
+def test_nothing_is_rewritten_where_it_cannot_be_kept(
+    gelu_model: Path,
+    by_file: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from ort_metainfer import rewriting_again
+
+    def made(*_: Any) -> Path:
+        raise AssertionError("every start would rewrite for nothing")
+
+    monkeypatch.setattr(rewriting_again, "_made", made)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "compiled").write_text("in the way")
+    settings = replace(by_file, cache_dir=tmp_path / "cache")
+    with caplog.at_level(logging.WARNING):
+        session = ort_metainfer.InferenceSession(str(gelu_model), metainfer=settings)
+    assert session.strategy.is_default and "compiled" in caplog.text and "for nothing" not in caplog.text
+    session.run(None, FEED)
+
+
+@pytest.mark.parametrize("value", [[1], ["a", None], [["a"]]])
+def test_a_list_of_anything_but_text_is_no_list_of_nodes(value: Any) -> None:
+    with pytest.raises(StrategyError, match="list of text"):
+        get_rewrite("int8-dynamic").transform(exclude=value)
 
 
 @pytest.mark.slow
