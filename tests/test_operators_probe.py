@@ -37,7 +37,9 @@ def test_a_case_is_a_valid_model_around_its_operator(entry) -> None:
     for value in model.graph.output:  # onnx knows no shapes for some operators: onnxruntime infers them
         if not value.type.tensor_type.HasField("shape"):
             value.type.tensor_type.shape.dim.add()
-    if entry.name != "SimplifiedLayerNormalization":  # onnxruntime's own, in ONNX's domain
+    opset = next(given.version for given in model.opset_import if given.domain == "")
+    is_known = opset <= onnx.defs.onnx_opset_version()  # onnx 1.17 ends before Attention and RotaryEmbedding
+    if is_known and entry.name != "SimplifiedLayerNormalization":  # onnxruntime's own, in ONNX's domain
         onnx.checker.check_model(model)
     operator = entry.name.partition("/")[0].removeprefix(f"{UNTYPED_DOMAIN}.")
     assert operator in {node.op_type for node in model.graph.node}

@@ -84,7 +84,7 @@ def test_one_constant_a_channel_behind_goes_into_the_weights(name: str, operatio
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1), (1, 6, 1, 1)])
 def test_constants_of_any_shape_that_is_per_channel_count(shape: tuple[int, ...]) -> None:
     signature, body, arrays = LINEAR["Conv"]
-    model = graph(signature, f"{body} y = Mul(c, k)", k=draw(*shape) + 3, **arrays)
+    model = graph(signature, f"{body} y = Mul(c, k)", k=np.asarray(draw(*shape) + 3, np.float32), **arrays)
     assert assert_rewritten(ScaleIntoLinear(), model) == {"Conv": 1}
 
 

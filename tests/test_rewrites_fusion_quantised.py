@@ -161,7 +161,7 @@ RULES = {
                            w=np.ones((4, 3), np.float32), b=np.ones((2, 3), np.float32)),
     "GemmTransposeFusion": graph("(float[2,4] x) => (float[4,3] y)", "a = Transpose<perm = [1,0]>(x) y = Gemm(a, w)",
                                  w=np.ones((2, 3), np.float32)),
-    "NotWhereFusion": graph("(bool[N,8] x) => (float[N,8] y)", "a = Not(x) y = Where(a, p, q)", p=S, q=S * 2),
+    "NotWhereFusion": graph("(bool[N,8] x) => (float[N,8] y)", "a = Not(x) y = Where(a, p, q)", p=S, q=np.float32(1)),
     "ConvAddFusion": graph(FOUR, "a = Conv(x, w) y = Add(a, b)", w=W, b=B),
     "ConvMulFusion": graph(FOUR, "a = Conv(x, w) y = Mul(a, b)", w=W, b=B),
     "ConvBNFusion": graph(FOUR, f"a = Conv(x, w) y = {BATCH}", w=W, b=B.reshape(-1)),
