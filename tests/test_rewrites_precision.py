@@ -375,6 +375,26 @@ def image_error(file: Path, original: Path) -> float:
     return max(float(np.linalg.norm(b - a) / np.linalg.norm(a)) for a, b in pairs)
 
 
+def test_a_constant_that_is_an_output_is_there_once(tmp_path: Path) -> None:
+    model = perceptron(constants=True)
+    model.graph.output.append(helper.make_tensor_value_info("b1", TensorProto.FLOAT, [WIDTH]))
+    file, outcome = applied("int8-static", saved(model, tmp_path), tmp_path / "made", fold=False)
+    after = onnx.load(str(file)).graph
+    made = [*(name for node in after.node for name in node.output), *(tensor.name for tensor in after.initializer)]
+    assert outcome.changed and "b1" in made and len(made) == len(set(made))
+
+
+@pytest.mark.parametrize(("release", "changed"), [("1.23.2", False), ("1.24.4", True)])
+def test_the_quantiser_of_opset_23_needs_an_onnxruntime_that_has_it(
+    release: str, changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = saved(perceptron(opset=23), tmp_path)
+    monkeypatch.setattr(onnxruntime, "__version__", release)
+    _, outcome = applied("int8-static", file, tmp_path / "made")
+    assert bool(outcome.changed) is changed
+    assert changed or outcome.notes == ("onnxruntime before 1.24 has no QuantizeLinear of opset 23; upgrade it",)
+
+
 @pytest.mark.parametrize("scheme", ["u8s8", "s8s8", "a16w8"])
 @pytest.mark.parametrize("calibration", ["minmax", "entropy", "percentile"])
 def test_every_scheme_and_calibration_is_near(scheme: str, calibration: str, tmp_path: Path) -> None:

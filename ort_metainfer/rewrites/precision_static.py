@@ -33,6 +33,7 @@ OLDEST_OPSET, CHANNELS_OPSET = 10, 13
 onnxruntime's own QuantizeLinear has it in any opset."""
 
 OUTPUT_TYPE_OPSET = 21
+LATEST_KERNEL_OPSET, LATEST_KERNEL_RELEASE = 23, (1, 24)
 
 SCHEMES = ("u8s8", "s8s8", "a16w8")
 
@@ -131,12 +132,25 @@ class Int8Static(Rewrite):
 
 
 def _unsafe(opset: int, scheme: str, context: Context) -> str | None:
-    """onnxruntime 1.32 moves int8 pairs on the CPU, makes uint8 of them, and forgets the attribute output_dtype that
-    QuantizeLinear has since opset 21: it then refuses its own graph."""
+    """Why the CPU provider would not load the result; None where it would, or where another one runs it.
+
+    onnxruntime 1.32 moves int8 pairs, makes uint8 of them, and forgets the attribute output_dtype that QuantizeLinear
+    has since opset 21: it then refuses its own graph. 1.23.2 has no kernel for the QuantizeLinear of opset 23, 1.24.4
+    has one.
+    """
     on_cpu = context.device is None or context.device.provider == "CPUExecutionProvider"
+    if on_cpu and opset >= LATEST_KERNEL_OPSET and _onnxruntime_release() < LATEST_KERNEL_RELEASE:
+        return f"onnxruntime before 1.24 has no QuantizeLinear of opset {opset}; upgrade it"
     if scheme == "s8s8" and opset >= OUTPUT_TYPE_OPSET and on_cpu:
         return f"s8s8 in opset {opset}: onnxruntime's CPU provider does not always load it; use u8s8"
     return None
+
+
+def _onnxruntime_release() -> tuple[int, ...]:
+    import onnxruntime
+    from packaging.version import Version
+
+    return Version(onnxruntime.__version__).release
 
 
 def _too_old(opset: int) -> str | None:

@@ -59,18 +59,22 @@ def load_whole(file: Path) -> Any:
 
 
 def lift_constants(graph: Any) -> None:
-    """Constants that are tensors become initialisers of their graph; the quantiser looks for weights there only."""
+    """Constants that are tensors become initialisers of their graph; the quantiser looks for weights there only.
+
+    Those that are outputs of the graph stay as they are.
+    """
+    outputs = {value.name for value in graph.output}
     kept = []
     for node in graph.node:
         given = [attribute.t for attribute in node.attribute if attribute.name == "value"]
-        if node.op_type == "Constant" and node.domain in ONNX_DOMAINS and given:
+        is_inner = not outputs.intersection(node.output)
+        if node.op_type == "Constant" and node.domain in ONNX_DOMAINS and given and is_inner:
             tensor = graph.initializer.add()
             tensor.CopyFrom(given[0])
             tensor.name = node.output[0]
         else:
             kept.append(node)
-    outputs = {value.name for value in graph.output}
-    if len(kept) < len(graph.node) and not outputs.intersection(tensor.name for tensor in graph.initializer):
+    if len(kept) < len(graph.node):
         copies = [copy_of(node) for node in kept]
         del graph.node[:]
         graph.node.extend(copies)
