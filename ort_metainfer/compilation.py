@@ -122,6 +122,7 @@ def with_rewritten(decision: Decision, setup: Setup, directory: Path) -> Decisio
     What the trials ran is what is kept. Without it the strategy could not be applied: where it cannot be kept, the
     decision is for plain onnxruntime, and says why.
     """
+    from ort_metainfer.rewriting_again import note_verified
     from ort_metainfer.trials.rewritten import MODEL_FILE, NOTES_FILE, rewritten_folder
 
     assert decision.key is not None
@@ -142,6 +143,7 @@ def with_rewritten(decision: Decision, setup: Setup, directory: Path) -> Decisio
         return replace(
             decision, strategy=Strategy(), origin="default", reason=reason, complete=False, incomplete_reason=reason
         )
+    note_verified(directory, kept.folder)
     return replace(decision, compiled=kept.folder.name, compiled_reason="the rewritten model is kept")
 
 

@@ -1,7 +1,8 @@
 """The rewritten model of a strategy that was decided, or that a person wrote, made where it is not in the cache.
 
 A strategy is replayable: the same model and the same transforms give the same bytes. What calibrates on inputs needs
-them again: the caller's, or those captured of earlier runs.
+them again: the caller's, or those captured of earlier runs. With others, or none, it gives another model than the one
+whose accuracy was verified: a decision is not applied with that.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ort_metainfer.compiled import Compiled, keep, part_folder
+from ort_metainfer.compiled import Compiled, digest_folder, keep, part_folder
 from ort_metainfer.compiled_key import REWRITTEN, CompiledKey
-from ort_metainfer.errors import MetainferError
+from ort_metainfer.errors import MetainferError, RewriteError
 from ort_metainfer.places import cache_directory
 
 if TYPE_CHECKING:
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
     from ort_metainfer.spec import SessionSpec
     from ort_metainfer.strategy import Strategy
 
-__all__ = ["rewrite_again"]
+__all__ = ["note_verified", "rewrite_again"]
 
 log = logging.getLogger("ort_metainfer")
+
+VERIFIED = "rewritten"
+"""Table of the cache: name of a rewritten model's folder -> digests of what passed the gates."""
 
 
 def rewrite_again(
@@ -46,7 +50,7 @@ def rewrite_again(
         # first the place to keep it: where that cannot be had, every start would rewrite for nothing
         with part_folder(cache_directory(settings)) as part, scratch_folder() as folder:
             made = _made(source, key, spec, strategy, settings, folder)
-            return _kept(made, part, cache_directory(settings), key)
+            return _kept(made, part, cache_directory(settings), key, is_decided=settings.strategy is None)
     except (MetainferError, OSError) as error:
         return str(error)
 
@@ -90,10 +94,23 @@ def _give_inputs(settings: Any, model_hash: str, folder: Path) -> bool:
     return bool(feeds)
 
 
-def _kept(made: Path, part: Path, directory: Path, key: CompiledKey) -> Compiled:
+def note_verified(directory: Path, folder: Path) -> None:
+    """Remember what the rewritten model in ``folder``, which passed the gates, looks like."""
+    from ort_metainfer.strategy_cache.store import open_cache
+
+    open_cache(directory).put(VERIFIED, folder.name, {"files": digest_folder(folder)})
+
+
+def _kept(made: Path, part: Path, directory: Path, key: CompiledKey, is_decided: bool) -> Compiled:
+    from ort_metainfer.strategy_cache.store import open_cache
     from ort_metainfer.trials.rewritten import NOTES_FILE
 
     for path in made.iterdir():
         if path.name != NOTES_FILE:
             shutil.copyfile(path, part / path.name)
+    verified = open_cache(directory).get(VERIFIED, key.folder_name) if is_decided else None  # a person's word is enough
+    if verified is not None and verified["files"] != digest_folder(part):
+        raise RewriteError(
+            "made anew it is not the model that was verified, since it is calibrated on inputs and those are not given"
+        )
     return keep(directory, part, Compiled(part, REWRITTEN, key))
