@@ -6,7 +6,9 @@ import logging
 import shutil
 import time
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,15 +23,19 @@ from ort_metainfer.compiled import Compiled, compiled_for
 from ort_metainfer.compiled_key import compiled_key
 from ort_metainfer.decision import Decision, Proposal
 from ort_metainfer.errors import RewriteError, StrategyError
-from ort_metainfer.model.fingerprint import fingerprint
+from ort_metainfer.model.fingerprint import fingerprint, remember_graph
 from ort_metainfer.model.graph import describe
 from ort_metainfer.problem import CacheKey, SessionSpec
+from ort_metainfer.rewrites import registry
 from ort_metainfer.rewrites.registry import get_rewrite
+from ort_metainfer.rewriting_again import rewrite_again
 from ort_metainfer.settings import Settings
 from ort_metainfer.strategy import Strategy
+from ort_metainfer.strategy_cache.store import open_cache
 from ort_metainfer.trials import rewritten
 from ort_metainfer.trials.client import ChildTrialHost
 from ort_metainfer.trials.task import Setup, Thresholds
+from tests.made_rewrites import AbsToMax
 
 NATIVE = Strategy(transforms=(get_rewrite("gelu-to-contributed").transform(),))
 NOTHING = Strategy(transforms=(get_rewrite("instance-norm-to-native").transform(),))
@@ -215,6 +221,25 @@ class TestSessions:
         self.check(str(gelu_model), by_file)
         assert (self.folders()[0] / "model.onnx").read_bytes() == whole
 
+    def test_a_decision_is_not_applied_with_another_model_than_the_one_that_was_verified(
+        self, gelu_model: Path, tmp_path: Path
+    ) -> None:
+        cache, feeds = tmp_path / "cache", [{"x": FEED["x"] * scale} for scale in (1, 2)]
+        smooth = Strategy(transforms=(get_rewrite("int8-dynamic").transform(smooth=0.65),))
+        setup = replace(setup_of(gelu_model, tmp_path), inputs_are_real=True)
+        rewritten.rewritten_model(setup, smooth.transforms, feeds, far())
+        decision = with_rewritten(replace(decision_for(gelu_model), strategy=smooth), setup, cache)
+        assert decision.key is not None and decision.compiled is not None and decision.graph is not None
+        remember_graph(open_cache(cache), decision.key.model, decision.graph)
+        key = compiled_key(decision.key.model, SessionSpec(), smooth)
+        whole = (cache / "compiled" / decision.compiled / "model.onnx").read_bytes()
+        shutil.rmtree(cache / "compiled" / decision.compiled)
+        ours = Settings(cache_dir=cache)
+        refused = rewrite_again(ours, str(gelu_model), key, SessionSpec(), smooth)
+        assert isinstance(refused, str) and "verified" in refused
+        again = rewrite_again(replace(ours, inputs=feeds), str(gelu_model), key, SessionSpec(), smooth)
+        assert isinstance(again, Compiled) and again.model_file.read_bytes() == whole
+
     def test_under_mode_cached_nothing_is_made(
         self, gelu_model: Path, by_file: Settings, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -231,3 +256,25 @@ class TestSessions:
             session = ort_metainfer.InferenceSession(str(gelu_model), metainfer=Settings(strategy=str(file)))
         assert session.strategy.is_default and "gelu-to-gold" in caplog.text
         session.run(None, FEED)
+
+
+@pytest.mark.parametrize("fault", ["no name", "a promise that there is not", "a name that is taken", "none at all"])
+def test_a_broken_rewrite_of_a_third_party_costs_nobody_else_s(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = AbsToMax()
+
+    def broken() -> Any:
+        if fault == "none at all":
+            return 3
+        made = {"no name": {"name": None}, "a name that is taken": {"name": "int8-dynamic"}}
+        return type("Broken", (AbsToMax,), made.get(fault, {"name": "broken", "promise": "perfect"}))()
+
+    points = [
+        SimpleNamespace(name="a", value="a", load=lambda: broken),
+        SimpleNamespace(name="b", value="b", load=lambda: lambda: right),
+    ]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+    with caplog.at_level(logging.WARNING):
+        assert registry._third_parties({"int8-dynamic"}) == [right]
+    assert "a = a is left out" in caplog.text

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 from importlib import import_module
+from typing import get_args
 
 from ort_metainfer.errors import StrategyError
-from ort_metainfer.rewrites.base import Rewrite
+from ort_metainfer.rewrites.base import Promise, Rewrite
 
 __all__ = ["ENTRY_POINT_GROUP", "all_rewrites", "get_rewrite"]
 
@@ -81,9 +82,21 @@ def _third_parties(taken: set[str]) -> list[Rewrite]:
         except Exception as error:  # noqa: BLE001 (a third party's code may raise anything)
             log.warning("rewrite %s = %s does not load: %s: %s", point.name, point.value, type(error).__name__, error)
             continue
-        if not isinstance(made, Rewrite) or made.name in taken:
-            log.warning("rewrite %s = %s is no Rewrite, or its name is taken; left out", point.name, point.value)
+        fault = _fault(made, taken)
+        if fault is not None:
+            log.warning("rewrite %s = %s is left out: %s", point.name, point.value, fault)
             continue
         taken.add(made.name)
         found.append(made)
     return found
+
+
+def _fault(made: object, taken: set[str]) -> str | None:
+    """Why what an entry point made cannot be taken for a rewrite: one that is broken must not cost all the others."""
+    if not isinstance(made, Rewrite):
+        return "it is no Rewrite"
+    if not isinstance(getattr(made, "name", None), str) or made.name in taken:
+        return "it has no name, or one that is taken"
+    if getattr(made, "promise", None) not in get_args(Promise):
+        return f"its promise must be one of {', '.join(get_args(Promise))}"
+    return None
