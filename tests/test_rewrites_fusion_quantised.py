@@ -15,6 +15,7 @@ from ort_metainfer.errors import StrategyError
 from ort_metainfer.rewrites.fusion_quantised import CancelQuantisation, ClipIntoQuantiser, DequantisePerConsumer
 from ort_metainfer.rewrites.ort_optimizers import CONFIG_KEY, KEPT, ORT_OPTIMIZERS, SUSPECTS, disabling
 from ort_metainfer.strategy import Strategy
+from tests.oldest_onnxruntime import IS_OLDEST
 from tests.operator_graphs import assert_left_alone, assert_rewritten, graph, operators, overridable, rewritten
 
 FLAT = "(float[N,8] x) => (float[N,8] y)"
@@ -192,6 +193,8 @@ def test_every_rule_is_tried() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_switching_a_rule_off_changes_what_onnxruntime_makes(name: str, tmp_path: Path) -> None:
+    if name == "NotWhereFusion" and IS_OLDEST:
+        pytest.skip("onnxruntime 1.23 leaves this Not before Where as it is")
     assert len(optimised(RULES[name], tmp_path, disabling([name]))) > len(optimised(RULES[name], tmp_path, {}))
 
 
