@@ -17,6 +17,7 @@ from ort_metainfer.model.graph import describe
 from ort_metainfer.problem import Device
 from ort_metainfer.rewrites.base import Context, Outcome
 from ort_metainfer.rewrites.draft import Draft
+from ort_metainfer.rewrites.quantiser import shadows
 from ort_metainfer.rewrites.registry import get_rewrite
 from ort_metainfer.rewrites.rewriting import rewrite_model
 from tests.random_graphs import build, random_plan
@@ -373,6 +374,15 @@ def image_error(file: Path, original: Path) -> float:
     unseen = images(8)[4:]
     pairs = zip(run(original, unseen), run(file, unseen), strict=True)
     return max(float(np.linalg.norm(b - a) / np.linalg.norm(a)) for a, b in pairs)
+
+
+@pytest.mark.parametrize(("name", "is_shadowed"), [("t", False), ("flag", True), ("m", True)])
+def test_a_branch_that_takes_a_name_from_around_it_is_seen(name: str, is_shadowed: bool) -> None:
+    output = helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])
+    branch = helper.make_graph([helper.make_node("Abs", ["m"], [name])], "branch", [], [output])
+    nodes = [helper.make_node("Neg", ["x"], ["m"]), helper.make_node("If", ["flag"], ["y"], then_branch=branch)]
+    inputs = [helper.make_tensor_value_info("flag", TensorProto.BOOL, [])]
+    assert shadows(helper.make_graph(nodes, "made", inputs, [])) is is_shadowed
 
 
 def test_a_constant_that_is_an_output_is_there_once(tmp_path: Path) -> None:

@@ -150,7 +150,19 @@ def _strange(model: Any, result: Any) -> bool:
             continue
         if node.domain not in ONNX_DOMAINS or not onnx.defs.has(node.op_type, opset):
             return True
-    return any(_names(model, what) != _names(result, what) for what in ("input", "output"))
+    return shadows(result.graph) or any(_names(model, what) != _names(result, what) for what in ("input", "output"))
+
+
+def shadows(graph: Any, around: frozenset[str] = frozenset()) -> bool:
+    """Whether a subgraph makes a value under a name that a graph around it has taken: onnxruntime refuses that.
+
+    Its own optimiser makes such models (seen with 1.23.2: ``gemm_input_reshape_arg`` in a graph and in a branch of it).
+    """
+    own = {name for node in graph.node for name in node.output if name}
+    if not own.isdisjoint(around):
+        return True
+    taken = around | own | {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    return any(shadows(inner, taken) for inner in _subgraphs(graph))
 
 
 def _names(model: Any, what: str) -> list[str]:
