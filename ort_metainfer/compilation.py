@@ -123,7 +123,7 @@ def with_rewritten(decision: Decision, setup: Setup, directory: Path) -> Decisio
     decision is for plain onnxruntime, and says why.
     """
     from ort_metainfer.rewriting_again import note_verified
-    from ort_metainfer.trials.rewritten import MODEL_FILE, NOTES_FILE, rewritten_folder
+    from ort_metainfer.trials.rewritten import MODEL_FILE, NOTES_FILE, notes_of, rewritten_folder
 
     assert decision.key is not None
     made = rewritten_folder(setup, decision.strategy.transforms)
@@ -144,7 +144,8 @@ def with_rewritten(decision: Decision, setup: Setup, directory: Path) -> Decisio
             decision, strategy=Strategy(), origin="default", reason=reason, complete=False, incomplete_reason=reason
         )
     note_verified(directory, kept.folder)
-    return replace(decision, compiled=kept.folder.name, compiled_reason="the rewritten model is kept")
+    reason = "; ".join(("the rewritten model is kept", *notes_of(setup, decision.strategy.transforms)))
+    return replace(decision, compiled=kept.folder.name, compiled_reason=reason)
 
 
 def _creation_ms(decision: Decision) -> float | None:

@@ -116,6 +116,7 @@ def test_what_was_tried_is_what_is_kept(gelu_model: Path, tmp_path: Path) -> Non
     setup, cache = setup_of(gelu_model, tmp_path), tmp_path / "cache"
     made = rewritten.rewritten_model(setup, NATIVE.transforms, [FEED], far())
     decision = with_rewritten(decision_for(gelu_model), setup, cache)
+    assert decision.compiled_reason.startswith("the rewritten model is kept; gelu-to-contributed: 1 rewritten")
     assert decision.key is not None and decision.strategy == NATIVE
     kept = compiled_for(cache, compiled_key(decision.key.model, SessionSpec(), NATIVE))
     assert isinstance(kept, Compiled) and kept.folder.name == decision.compiled
