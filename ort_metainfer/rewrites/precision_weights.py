@@ -102,6 +102,16 @@ def _in_blocks(matrix: np.ndarray, bits: int, block: int, symmetric: bool) -> An
     return DefaultWeightOnlyQuantizer(config).qbits_block_quant(matrix)
 
 
+def _parameters(block_size: int) -> Mapping[str, Parameter]:
+    """What both take, with the block size that one starts from."""
+    return {
+        "block_size": Parameter(int, block_size, "weights that share a scale", values=BLOCKS),
+        "symmetric": Parameter(bool, True, "no zero points"),
+        "accuracy_level": Parameter(int, 4, "what is computed in: 4 int8, 1 float32, 0 what it likes", values=LEVELS),
+        **CHOICE,
+    }
+
+
 class Int8Weights(_NBits):
     """Weights in 8 bits with a scale for each block of a column; with accuracy_level 4 the product is one of integers.
 
@@ -110,12 +120,7 @@ class Int8Weights(_NBits):
 
     name = "int8-weights"
     bits = 8
-    parameters: ClassVar[Mapping[str, Parameter]] = {
-        "block_size": Parameter(int, 128, "weights that share a scale", values=BLOCKS),
-        "symmetric": Parameter(bool, True, "no zero points"),
-        "accuracy_level": Parameter(int, 4, "what is computed in: 4 int8, 1 float32, 0 what it likes", values=LEVELS),
-        **CHOICE,
-    }
+    parameters = _parameters(block_size=128)
     evidence = (
         "never measured to pay on a quiet machine; MiniLM's error is 0.02, and only accuracy_level 4 was not slower "
         "than float32 on a processor with AVX-512"
@@ -127,12 +132,7 @@ class Int4Weights(_NBits):
 
     name = "int4-weights"
     bits = 4
-    parameters: ClassVar[Mapping[str, Parameter]] = {
-        "block_size": Parameter(int, 32, "weights that share a scale", values=BLOCKS),
-        "symmetric": Parameter(bool, True, "no zero points"),
-        "accuracy_level": Parameter(int, 4, "what is computed in: 4 int8, 1 float32, 0 what it likes", values=LEVELS),
-        **CHOICE,
-    }
+    parameters = _parameters(block_size=32)
     evidence = (
         "never measured to pay here: MiniLM's error is 0.2; it is for products that wait for memory, one row at a time"
     )
