@@ -52,7 +52,7 @@ class Parameter:
         """What is wrong with ``value``; None where nothing is."""
         if type(value) is not self.kind:
             return f"must be {self.kind.__name__}, got {value!r}"
-        if self.kind is list and not all(isinstance(item, str) for item in value):
+        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
             return f"must be a list of text, got {value!r}"
         if self.values and value not in self.values:
             return f"must be one of {', '.join(map(str, self.values))}, got {value!r}"
