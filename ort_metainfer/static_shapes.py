@@ -189,6 +189,9 @@ def guard(session: Any, model: str | bytes, spec: SessionSpec, decision: Decisio
     graph = decision.graph
     is_fixed = graph is None or _is_narrower(session, graph)
     below: type[Any] = _ShapeGuard
+    strategy = decision.strategy
+    if not is_fixed and (strategy.transforms or strategy.provider):
+        buckets = 0  # buckets get neither (see ``opener``): the session itself is what was found to be faster
     if graph is not None and open_inputs(graph, spec) and buckets > (1 if is_fixed else 0):
         session._metainfer_buckets = _buckets(session, model, spec, decision, buckets, is_fixed)
         below = _FixedBucketGuard if is_fixed else _BucketGuard

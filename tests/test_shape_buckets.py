@@ -20,7 +20,7 @@ from ort_metainfer.model.graph import describe
 from ort_metainfer.options import open_session
 from ort_metainfer.problem import SessionSpec
 from ort_metainfer.shape_buckets import ShapeBuckets, open_inputs, opener, sizes_by_name
-from ort_metainfer.strategy import Strategy
+from ort_metainfer.strategy import Strategy, Transform
 from tests.rewrite_models import model_of, noise
 
 TEXT = "g (float[?,3,?,?] x) => (float[?,4,?,?] y) { c = Conv <pads = [1,1,1,1]> (x, w)  y = Relu (c) }"
@@ -350,6 +350,18 @@ def test_a_session_as_open_as_its_model_is_left_as_it_is(path: Path) -> None:
     session = open_session(str(path), SessionSpec(), Strategy())
     decision = Decision(Strategy(), "rules", "a test", graph=describe(path))
     static_shapes.guard(session, str(path), SessionSpec(), decision)
+    assert type(session) is static_shapes.PlainSession
+
+
+@pytest.mark.parametrize(
+    "strategy", [Strategy(transforms=(Transform("int8-dynamic"),)), Strategy(provider="CPUExecutionProvider")]
+)
+def test_what_was_found_faster_for_any_shapes_is_not_left_for_a_session_without_it(
+    path: Path, strategy: Strategy
+) -> None:
+    session = open_session(str(path), SessionSpec(), Strategy())
+    decision = Decision(strategy, "rules", "a test", graph=describe(path))
+    static_shapes.guard(session, str(path), SessionSpec(), decision, 3)
     assert type(session) is static_shapes.PlainSession
 
 
