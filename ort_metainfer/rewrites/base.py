@@ -128,7 +128,7 @@ class Rewrite(ABC):
             CUDA's and a few others').
         needs: what it cannot do without: ``feeds`` (calibration inputs), ``shapes`` (given input shapes).
         evidence: where it paid and where not, as measured; "never measured to pay" keeps it off by default.
-        on_by_default: whether the rules and the search propose it unasked.
+        on_by_default: whether it was measured to pay, so that a rule that knows it may propose it unasked.
         sources: documents, papers or issues it rests on.
     """
 
