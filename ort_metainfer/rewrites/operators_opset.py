@@ -25,6 +25,9 @@ __all__ = ["REWRITES", "ConvertOpset"]
 
 OLDEST, LEAST, MOST = 7, 11, 23
 
+QUANTISERS, QUANTISED_BROKEN = ("QuantizeLinear", "DequantizeLinear"), 21
+"""Own observation: from opset 21 onnxruntime 1.32 gives some 8-bit quantisers a type that it then refuses."""
+
 BODIES = ("If", "Loop", "Scan")
 """Own observation: onnx's converter gives Scan of opset 8 another meaning."""
 
@@ -52,6 +55,8 @@ class ConvertOpset(Rewrite):
             return Outcome(0, notes=(f"the model is of opset {source}, and {target} is asked for",))
         if model.functions:
             return Outcome(0, notes=("the model has functions of its own, which are not converted",))
+        if target >= QUANTISED_BROKEN and any(node.op_type in QUANTISERS for node in model.graph):
+            return Outcome(0, notes=(f"quantised models are not converted to opset {QUANTISED_BROKEN} or later",))
         if source < LEAST:
             if any(node.op_type in BODIES for node in model.graph):
                 return Outcome(0, notes=(f"below opset {LEAST}, models with {', '.join(BODIES)} are left alone",))
