@@ -202,12 +202,10 @@ REWRITE_RULES = (
     Rule(
         "openvino_fixed_shapes",
         67,
-        "OpenVINO plans a convolutional network ahead where every size is known, also a small one",
-        "own measurement: in float32 1.80x on a page classifier of 154 million MACs, 1.35x on a 1-D U-Net, 1.12x on a "
-        "ResNet-50, against 0.98-1.04x with open dimensions",
-        applies=lambda p: (
-            openvino_takes(p) and _is_float(p) and has_convolutions(p) and _knows_open_shapes(p) and p.graph.macs != 0
-        ),
+        "OpenVINO runs convolutional networks of fixed shapes well in float32, also small ones",
+        "own measurement (onnxruntime-openvino 1.24.1, AMD EPYC), float32: fixed 1.80x, 1.35x and 1.12x on a page "
+        "classifier of 154 million MACs, a 1-D U-Net and a ResNet-50; open 2.53x, 1.31x and 1.06x",
+        applies=lambda p: openvino_takes(p) and _is_float(p) and has_convolutions(p) and _knows_open_shapes(p),
         proposes=_fixed_on_openvino,
     ),
     Rule(

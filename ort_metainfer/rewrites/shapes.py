@@ -64,9 +64,9 @@ class FixedShapes(Rewrite):
     }
     needs = ("shapes",)
     evidence = (
-        "on two cores of an AMD EPYC: with OpenVINO's float32 1.80 [1.76, 1.91] on a page classifier, 1.35 on a 1-D "
-        "U-Net and 1.12 on a ResNet-50, of which fixed shapes are the condition; on the CPU provider alone 1.03 [1.03, "
-        "1.04] on a small classifier and 0.96-1.01 on six others"
+        "on two cores of an AMD EPYC, on the CPU provider: 1.03 [1.03, 1.04] on a small classifier and 0.88-1.01 on "
+        "seven others; with OpenVINO's float32 1.35 on a 1-D U-Net and 1.12 on a ResNet-50 (1.31 and 1.06 with open "
+        "dimensions), but 1.80 on a page classifier, which open dimensions ran 2.53"
     )
 
     def objection(self, graph: Graph, context: Context | None = None) -> str | None:
