@@ -30,9 +30,6 @@ __all__ = ["Deliberation"]
 
 CAPTURED = "captured from earlier runs"
 
-MAX_TRIALS = 30
-"""A decision that needed more would be a search of its own."""
-
 FIRST_BATCH = {"latency": 6, "pipeline": 3}
 """Strategies of the first race: what the rules propose, filled up with the search's first guesses. A turn of the
 pipeline runs every session twice, so fewer fit."""
@@ -272,7 +269,7 @@ class Deliberation:
     def _search(self, problem: Problem) -> list[Proposal]:
         from ort_metainfer.deciders.search import Search
 
-        return self._ask([Search()], problem, [])
+        return self._ask([Search(max_trials=self.settings.max_trials or 0)], problem, [])
 
     def _ask(self, deciders: Sequence[Decider], problem: Problem, first: list[Proposal]) -> list[Proposal]:
         """Proposals that no rule forbids and that were not tried, in order; every "no" is kept."""
@@ -289,7 +286,7 @@ class Deliberation:
             elif isinstance(answer, Proposal) and answer.strategy not in tried:
                 tried.add(answer.strategy)
                 allowed.append(answer)
-        return allowed[: MAX_TRIALS - len(self.trials)]
+        return allowed[: max(0, (self.settings.max_trials or 0) - len(self.trials))]
 
     def _try(self, setup: Setup, proposals: list[Proposal], thresholds: Thresholds) -> None:
         if not proposals:

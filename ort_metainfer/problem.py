@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ort_metainfer.spec import NEUTRAL_PROPERTIES, SessionSpec
+
+if TYPE_CHECKING:
+    from ort_metainfer.hardware.profile import Profile
+    from ort_metainfer.model.work import NodeWork
 
 __all__ = [
     "NEUTRAL_PROPERTIES",
@@ -333,6 +337,8 @@ class Problem:
         devices: usable devices of the allowed providers; the CPU provider's comes first.
         state: what else the machine was doing when asked.
         inputs_are_real: whether inputs came from the caller; lossy strategies need that.
+        profiles: provider -> profile of its first device, where that device was probed.
+        work: what one run does, node by node, at the shapes given or declared; empty where it was not looked at.
     """
 
     model: Model
@@ -343,6 +349,8 @@ class Problem:
     state: HardwareState
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     inputs_are_real: bool = False
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    work: tuple[NodeWork, ...] = ()
 
     @property
     def cpu(self) -> Device:

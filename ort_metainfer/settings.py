@@ -25,6 +25,9 @@ DEFAULT_CAPTURE = 16
 
 MAX_CAPTURE = 1000
 
+MAX_TRIALS = 10_000
+"""An exhaustive search over the largest declared space takes fewer."""
+
 OTHER_VARIABLES = frozenset({"CONFIG", "ZOO", "FULL", "OPENVINO_PYTHON", "TRIAL_FAULT"})
 """Variables that are no settings: where the user's file is, and what the tests use."""
 
@@ -53,6 +56,9 @@ class Settings:
         buckets: how many sessions of fixed shapes one session with open dimensions may keep, each for shapes that it is
             often called with; 0: none.
         compiled: ``auto`` keeps what a provider compiled where loading that is faster, and uses it; ``off`` does not.
+        max_trials: how many strategies a decision may try at most; default 30.
+        rules_off: names of rules that are left out, as ``explain`` shows them.
+        records: keep each trial as a record that learners are trained on; default True. Nothing leaves the machine.
         strict: raise what otherwise is one warning and a plain session.
         log: level of the logger ``ort_metainfer``: ``off``, ``error``, ``warning``, ``info`` or ``debug``.
 
@@ -74,6 +80,9 @@ class Settings:
     capture: int | None = None
     buckets: int | None = None
     compiled: str | None = None
+    max_trials: int | None = None
+    rules_off: tuple[str, ...] | None = None
+    records: bool | None = None
     strict: bool | None = None
     log: str | None = None
 
@@ -91,6 +100,7 @@ class Settings:
         shapes = self.input_shapes
         plain["input_shapes"] = None if shapes is None else {name: list(shape) for name, shape in shapes.items()}
         plain["providers"] = None if self.providers is None else list(self.providers)
+        plain["rules_off"] = None if self.rules_off is None else list(self.rules_off)
         plain["inputs"] = None if self.inputs is None else type(self.inputs).__name__
         return plain
 
@@ -159,6 +169,24 @@ def _buckets(value: Any, source: str) -> int:
     if not 0 <= number <= MAX_BUCKETS:
         raise SettingsError(f"{source}{value!r} is not allowed; use a number of sessions from 0 to {MAX_BUCKETS}")
     return number
+
+
+def _trials(value: Any, source: str) -> int:
+    try:
+        number = 0 if isinstance(value, bool) else int(str(value))
+    except ValueError:
+        number = 0
+    if not 1 <= number <= MAX_TRIALS:
+        raise SettingsError(f"{source}{value!r} is not allowed; use a number of strategies from 1 to {MAX_TRIALS}")
+    return number
+
+
+def _rules(value: Any, source: str) -> tuple[str, ...]:
+    """Names of rules; which there are is known only where they are loaded, so an unknown one is refused there."""
+    names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        raise SettingsError(f"{source}{value!r} is not allowed; use names of rules, separated by commas")
+    return tuple(dict.fromkeys(names))
 
 
 def _flag(value: Any, source: str) -> bool:
@@ -241,6 +269,9 @@ FIELDS: Mapping[str, Check] = {
     "capture": _count,
     "buckets": _buckets,
     "compiled": _one_of("auto", "off"),
+    "max_trials": _trials,
+    "rules_off": _rules,
+    "records": _flag,
     "strict": _flag,
     "log": _one_of("off", "error", "warning", "info", "debug"),
 }
@@ -254,6 +285,9 @@ DEFAULTS = Settings(
     capture=0,
     buckets=0,
     compiled="auto",
+    max_trials=30,
+    rules_off=(),
+    records=True,
     strict=False,
     log="warning",
 )

@@ -36,6 +36,9 @@ LAYERS: dict[str, tuple[Any, tuple[str, Any], tuple[str, Any]]] = {
     "capture": (True, ("5", 5), ("false", 0)),
     "buckets": (6, ("4", 4), ("2", 2)),
     "compiled": ("off", ("auto", "auto"), ('"OFF"', "off")),
+    "max_trials": (3, ("40", 40), ("5", 5)),
+    "rules_off": (["a"], ("a, b", ("a", "b")), ('["c"]', ("c",))),
+    "records": (False, ("on", True), ("false", False)),
     "strict": (True, ("no", False), ("true", True)),
     "log": ("debug", ("OFF", "off"), ('"info"', "info")),
 }
@@ -54,6 +57,9 @@ BAD: dict[str, tuple[Any, str]] = {  # field: a value that is not allowed, and w
     "capture": ("1001", "1000 at most"),
     "buckets": ("65", "from 0 to 64"),
     "compiled": ("never", "auto, off"),
+    "max_trials": ("0", "from 1 to 10000"),
+    "rules_off": (7, "names of rules"),
+    "records": ("maybe", "true, false"),
     "strict": ("perhaps", "true, false"),
     "log": ("loud", "off, error, warning, info, debug"),
 }

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ort_metainfer.model.workload import CONTROL_FLOW, NodeWork
+from ort_metainfer.model.work import CONTROL_FLOW, NodeWork
 
 __all__ = ["ELEMENT_WISE", "Group", "fuse"]
 

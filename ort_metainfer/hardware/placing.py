@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ort_metainfer.model.workload import CONTROL_FLOW, NodeWork
+from ort_metainfer.model.work import CONTROL_FLOW, NodeWork
 from ort_metainfer.providers.chips import Chip
 
 __all__ = ["Placing", "arithmetic_of", "rate_of"]

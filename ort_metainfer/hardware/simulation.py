@@ -30,7 +30,7 @@ from typing import Literal
 
 from ort_metainfer.hardware.fusing import Group, fuse
 from ort_metainfer.hardware.placing import Placing, arithmetic_of, rate_of
-from ort_metainfer.model.workload import CONTROL_FLOW, NodeWork
+from ort_metainfer.model.work import CONTROL_FLOW, NodeWork
 from ort_metainfer.providers.chips import Chip
 
 __all__ = ["BOUNDS", "PRECISIONS", "Estimate", "Precision", "as_precision", "estimate"]

@@ -5,9 +5,7 @@ The facts a cost model needs, from shapes alone; nothing is executed. Imports on
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +18,7 @@ from ort_metainfer.model.parsing import parse
 from ort_metainfer.model.shapes import Scope
 from ort_metainfer.model.values import Values
 from ort_metainfer.model.walking import operator_of, subgraphs
+from ort_metainfer.model.work import CONTROL_FLOW, NodeWork
 
 __all__ = ["NodeWork", "workload"]
 
@@ -27,9 +26,6 @@ _NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"})
 """Operators that move no data: onnxruntime lets their result share the input's buffer, or reads only its shape."""
-
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-"""What they do is what the nodes inside do, which are listed on their own."""
 
 _PARTLY_READ = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 """They read of their first input no more than they write: of a table of embeddings, the rows asked for."""
@@ -39,78 +35,6 @@ _QUANTISED_TOO = ("QuantizeLinear",)
 _WEIGHT_AT = MappingProxyType({"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "QLinearConv": 3})
 _MATRIX = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"})
 _GATES = MappingProxyType({"LSTM": 4, "GRU": 3, "RNN": 1})
-
-
-@dataclass(frozen=True)
-class NodeWork:
-    """What one node does in one run of it; sizes in bytes, None where a shape is not known.
-
-    Attributes:
-        name: the node's name, or that of its first output.
-        operator: its operator, with the domain before it where that is not ONNX's own.
-        dtype: element type of its first input: what it computes in.
-        output: shape of its first output; None where it is not known.
-        macs: multiply-accumulates, by the formulas of :func:`ort_metainfer.model.macs.count_macs`; None for operators
-            that do none (element-wise work, pooling, normalisation) and where shapes are not known.
-        reads: activation -> bytes read of it.
-        weights: weight -> bytes read of it. Of a table (Gather) the rows read, not the table.
-        writes: output -> bytes written.
-        channels: for convolutions, matrix products and recurrent nodes: length summed over per kernel element (input
-            channels of a group, K) and output channels (N); None for others.
-        runs: how often it runs in one run of the model: more than once inside a Loop or Scan of known trip count.
-        steps: steps that follow one another inside it (recurrent nodes), else 1.
-        quantised: whether it computes on 8-bit integers or fewer: QLinear and Integer operators, and float operators
-            whose inputs all come out of a DequantizeLinear, which runtimes fuse to such.
-        folded: whether its result is known from the shapes alone: onnxruntime folds it, or it is next to nothing.
-        is_view: whether it moves no data.
-        inside: operator of the control flow it lies in; None in the main graph.
-    """
-
-    name: str
-    operator: str
-    dtype: str
-    output: tuple[int, ...] | None
-    macs: int | None = None
-    reads: Mapping[str, int | None] = field(default_factory=dict)
-    weights: Mapping[str, int] = field(default_factory=dict)
-    writes: Mapping[str, int | None] = field(default_factory=dict)
-    channels: tuple[int, int] | None = None
-    runs: int = 1
-    steps: int = 1
-    quantised: bool = False
-    folded: bool = False
-    is_view: bool = False
-    inside: str | None = None
-
-    @property
-    def read_bytes(self) -> int | None:
-        """Bytes of activations read; None where one is not known."""
-        return _sum(self.reads)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights read."""
-        return sum(self.weights.values())
-
-    @property
-    def written_bytes(self) -> int | None:
-        """Bytes written; None where one output's size is not known."""
-        return _sum(self.writes)
-
-    @property
-    def elements(self) -> int | None:
-        """Elements of the first output."""
-        return None if self.output is None else math.prod(self.output)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether every size of it is known."""
-        return self.read_bytes is not None and self.written_bytes is not None
-
-
-def _sum(sizes: Mapping[str, int | None]) -> int | None:
-    known = [size for size in sizes.values() if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
 
 
 def workload(

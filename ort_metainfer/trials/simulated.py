@@ -16,7 +16,8 @@ from ort_metainfer.decision import Gate, Placement, Proposal, Timing, Trial
 from ort_metainfer.errors import MetainferError, ProviderError
 from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.hardware.simulation import Estimate, estimate
-from ort_metainfer.model.workload import NodeWork, workload
+from ort_metainfer.model.work import NodeWork
+from ort_metainfer.model.workload import workload
 from ort_metainfer.problem import Device, Graph
 from ort_metainfer.providers.chips import Chip, all_chips, get_chip
 from ort_metainfer.providers.simulated import CPU, SIMULATED, SimulatedProvider, device_of
