@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ort_metainfer.deciders.rules_providers import openvino_options
+from ort_metainfer.deciders.search_rewrites import rewrite_choices
 from ort_metainfer.deciders.traits import (
     CPU,
     OPENVINO,
@@ -39,6 +40,16 @@ THREAD_EXPONENT = 0.9
 """Speed grows with threads to this power: half the threads gave 0.53x on a ResNet-50 (own measurement)."""
 
 
+GUESS = 0.15
+"""Spread of a prior that few or no measurements stand behind. A choice."""
+
+WIDE = 0.35
+"""Spread of another provider's prior: own measurements of one provider reach from 0.6x to 2.5x."""
+
+NARROW = 0.03
+"""Spread of the small session options: every model measured lay within 3% of the prior (twelve of sixteen models)."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """One value of a dimension.
@@ -49,6 +60,7 @@ class Choice:
         prior: expected speed-up of this alone over the default.
         source: what the prior rests on.
         on: provider the graph must run on for it to mean anything; ``any``.
+        spread: standard deviation of ln(prior) over models: how far off the expectation may be.
     """
 
     label: str
@@ -56,6 +68,7 @@ class Choice:
     prior: float
     source: str
     on: str = CPU
+    spread: float = GUESS
 
     def fits(self, problem: Problem, strategy: Strategy) -> bool:
         """Whether it means something in ``strategy``: the provider it concerns, and workers for what concerns those."""
@@ -71,7 +84,8 @@ class Dimension:
 
     Attributes:
         name: how ``explain`` calls it.
-        keys: session options and config keys it sets; ``provider`` and ``static_shapes`` for those fields.
+        keys: session options and config keys it sets; ``provider``, ``static_shapes`` and ``transforms`` for those
+            fields.
         choices: in declared order.
     """
 
@@ -83,6 +97,7 @@ class Dimension:
         """What ``strategy`` sets in this dimension, and nothing else."""
         provider = strategy if "provider" in self.keys else Strategy()
         return Strategy(
+            transforms=strategy.transforms if "transforms" in self.keys else (),
             provider=provider.provider,
             device=provider.device,
             provider_options=provider.provider_options,
@@ -98,6 +113,7 @@ class Dimension:
         config = {k: v for k, v in strategy.session_config.items() if k not in self.keys}
         return replace(
             strategy,
+            transforms=part.transforms if "transforms" in self.keys else strategy.transforms,
             provider=provider.provider,
             device=provider.device,
             provider_options=provider.provider_options,
@@ -141,6 +157,7 @@ def declared_space(problem: Problem) -> tuple[Dimension, ...]:
     """Every dimension with the values that exist on this machine for this model, before any veto."""
     return (
         Dimension("provider", frozenset({"provider"}), tuple(_providers(problem))),
+        Dimension("rewrites", frozenset({"transforms"}), tuple(rewrite_choices(problem))),
         Dimension("threads", frozenset({"intra_op_num_threads"}), tuple(_threads(problem))),
         Dimension("spinning", WORKER_KEYS - {"session.dynamic_block_base"}, tuple(_spinning(problem))),
         Dimension("graph level", frozenset({"graph_optimization_level"}), tuple(_graph_levels())),
@@ -167,14 +184,14 @@ def _providers(problem: Problem) -> Iterator[Choice]:
                 )
                 kept = ", ".join(f"{name}={value}" for name, value in options.items())
                 name = f"{device.provider} on {device.kind}{f', {kept}' if kept else ''}"
-                yield Choice(name, part, prior, source, ANY)
+                yield Choice(name, part, prior, source, ANY, WIDE)
 
 
 def _openvino(problem: Problem, device: Device) -> Iterator[Choice]:
     """OpenVINO on one of its devices: exact, bound to the limit's cores, and in bfloat16."""
     name, heavy = device.provider_device, is_heavy(problem)
     gains = {
-        "f32": (1.17 if heavy else 0.8, "own measurement: 1.17x on large, 0.56-1.0x on small models"),
+        "f32": (1.15, "own measurement: 1.06-2.53x with onnxruntime-openvino 1.24.1, 0.6-1.2x with the plug-in 1.8.1"),
         "bf16": (1.6 if heavy else 1.3, "own measurement: 1.3-2.1x on AMD EPYC"),
     }
     for precision, (prior, source) in gains.items():
@@ -182,11 +199,11 @@ def _openvino(problem: Problem, device: Device) -> Iterator[Choice]:
             continue
         options = openvino_options(problem, precision)
         part = Strategy(provider=OPENVINO, device=named_device(problem, device), provider_options=options)
-        yield Choice(f"OpenVINO {name or ''} {precision}".replace("  ", " "), part, prior, source, ANY)
+        yield Choice(f"OpenVINO {name or ''} {precision}".replace("  ", " "), part, prior, source, ANY, WIDE)
         if problem.cpu.lasting_limit and device.kind == "cpu" and "INFERENCE_NUM_THREADS" not in options:
             count = str(whole_cores(problem))
             bound = replace(part, provider_options={**options, "INFERENCE_NUM_THREADS": count})
-            yield Choice(f"OpenVINO {precision}, {count} threads", bound, prior, f"{source}; bound: guess", ANY)
+            yield Choice(f"OpenVINO {precision}, {count} threads", bound, prior, f"{source}; bound: guess", ANY, WIDE)
 
 
 def _threads(problem: Problem) -> Iterator[Choice]:
@@ -199,7 +216,8 @@ def _threads(problem: Problem) -> Iterator[Choice]:
         else:
             prior, source = (count / cores) ** THREAD_EXPONENT, f"{WITH_RESTS}: 0.53x with half the threads"
         label = "1 thread" if count == 1 else f"{count} threads"
-        yield Choice(label, Strategy(session_options={"intra_op_num_threads": count}), prior, source)
+        spread = GUESS if problem.cpu.lasting_limit else NARROW * (1 if count == cores else 2)
+        yield Choice(label, Strategy(session_options={"intra_op_num_threads": count}), prior, source, spread=spread)
 
 
 def _thread_counts(cores: int) -> Sequence[int]:
@@ -220,9 +238,9 @@ def _spinning(problem: Problem) -> Iterator[Choice]:
         ("spinning stopped after each run", "session.force_spinning_stop", "1", 0.99),
         ("no spinning", "session.intra_op.allow_spinning", "0", 0.99 if is_tiny(problem) else 0.86),
     ):
-        yield Choice(
-            label, Strategy(session_config={key: value}), gain * alone, f"{WITH_RESTS}; 9.6 to 5.3 ms in a pipeline"
-        )
+        source = f"{WITH_RESTS}; 9.6 to 5.3 ms in a pipeline"
+        spread = NARROW if problem.policy.objective == "latency" else GUESS
+        yield Choice(label, Strategy(session_config={key: value}), gain * alone, source, spread=spread)
 
 
 def _graph_levels() -> Iterator[Choice]:
@@ -231,7 +249,8 @@ def _graph_levels() -> Iterator[Choice]:
         ("basic", 0.97, "own measurement: 0.9-1.0x on graphs without convolutions", CPU),
         ("disable", 1.05, "own measurement, under load: OpenVINO 5.05x against 4.27x on a ResNet-18", OPENVINO),
     ):
-        yield Choice(f"level {level}", Strategy(session_options={"graph_optimization_level": level}), prior, source, on)
+        part = Strategy(session_options={"graph_optimization_level": level})
+        yield Choice(f"level {level}", part, prior, source, on, NARROW if on == CPU else GUESS)
 
 
 def _static(problem: Problem) -> Iterator[Choice]:
@@ -239,24 +258,35 @@ def _static(problem: Problem) -> Iterator[Choice]:
     if sizes:
         label = "static " + " ".join(f"{name}={size}" for name, size in sorted(sizes.items()))
         yield Choice(
-            label, Strategy(static_shapes=sizes), 1.03, "own measurement: 0.9-1.2x, 1.1-1.4x on magika, under load", ANY
+            label,
+            Strategy(static_shapes=sizes),
+            1.03,
+            "own measurement: 0.9-1.2x, 1.1-1.4x on magika, under load",
+            ANY,
+            0.08,
         )
 
 
 def _modes() -> Iterator[Choice]:
     part = Strategy(session_options={"execution_mode": "parallel", "inter_op_num_threads": 2})
-    yield Choice("parallel, 2 branches", part, 0.7, "own measurement: 0.05-0.7x on graphs that are not wide")
+    yield Choice(
+        "parallel, 2 branches", part, 0.7, "own measurement: 0.05-0.7x on graphs that are not wide", spread=0.3
+    )
 
 
 def _work_blocks(problem: Problem) -> Iterator[Choice]:
     if has_thread_pool(problem):
         part = Strategy(session_config={"session.dynamic_block_base": "4"})
-        yield Choice("smaller work blocks", part, 0.99, f"{WITH_RESTS}: 0.97-1.02x")
+        yield Choice("smaller work blocks", part, 0.99, f"{WITH_RESTS}: 0.97-1.02x", spread=NARROW)
 
 
 _NO_MEMORY_PATTERN = (
     Choice(
-        "no memory pattern", Strategy(session_options={"enable_mem_pattern": False}), 1.02, f"{WITH_RESTS}: 1.00-1.04x"
+        "no memory pattern",
+        Strategy(session_options={"enable_mem_pattern": False}),
+        1.02,
+        f"{WITH_RESTS}: 1.00-1.04x",
+        spread=NARROW,
     ),
 )
 _TWO_PASSES = (
@@ -265,5 +295,6 @@ _TWO_PASSES = (
         Strategy(session_config={"session.graph_optimizations_loop_level": "2"}),
         1.0,
         "own measurement: 0.98-1.02x on twelve of sixteen models",
+        spread=NARROW,
     ),
 )
