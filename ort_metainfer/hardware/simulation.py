@@ -33,7 +33,16 @@ from ort_metainfer.hardware.placing import Placing, arithmetic_of, rate_of
 from ort_metainfer.model.work import CONTROL_FLOW, NodeWork
 from ort_metainfer.providers.chips import Chip
 
-__all__ = ["BOUNDS", "PRECISIONS", "Estimate", "Precision", "as_precision", "estimate"]
+__all__ = [
+    "BOUNDS",
+    "PRECISIONS",
+    "Estimate",
+    "Precision",
+    "as_precision",
+    "crossing_values",
+    "estimate",
+    "uninterrupted_parts",
+]
 
 Precision = Literal["as is", "float16", "bfloat16", "int8"]
 PRECISIONS: tuple[Precision, ...] = ("as is", "float16", "bfloat16", "int8")
@@ -187,7 +196,7 @@ class _Account:
     def settle(self) -> Estimate:
         for group in self.groups:
             self._charge(group)
-        parts = _parts(self.groups)
+        parts = uninterrupted_parts(self.groups)
         self.spent["dispatch"] += parts * self.chip.usage["call"].value
         self.spent["transfer"] += 0.0 if self.chip.kind == "cpu" else self._transfer_s()
         counted = [
@@ -253,7 +262,7 @@ class _Account:
 
     def _transfer_s(self) -> float:
         rate = _link_rate(self.chip)
-        crossing = _crossing(self.groups)
+        crossing = crossing_values(self.groups)
         return sum(self.chip.link.latency.value + size / rate for size in crossing.values())
 
 
@@ -277,13 +286,13 @@ def _link_rate(chip: Chip) -> float:
     return chip.bandwidth.value * chip.usage["memory_efficiency"].value
 
 
-def _parts(groups: Sequence[Group]) -> int:
+def uninterrupted_parts(groups: Sequence[Group]) -> int:
     """Uninterrupted runs of groups on the chip, in the order of the graph."""
     places = [False, *(group.on_chip for group in groups)]
     return sum(now and not before for before, now in pairwise(places))
 
 
-def _crossing(groups: Sequence[Group]) -> dict[tuple[str, bool], int]:
+def crossing_values(groups: Sequence[Group]) -> dict[tuple[str, bool], int]:
     """(value, whether to the chip) -> bytes, for what one place makes (or is given) and the other takes."""
     made = {name: group.on_chip for group in groups for name in group.made}
     crossing: dict[tuple[str, bool], int] = {}
