@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ort_metainfer.problem import CacheKey, Graph, HardwareState
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["Decision", "Gate", "Manifest", "Placement", "Proposal", "Refusal", "Timing", "Trial"]
+__all__ = ["Decision", "Gate", "Manifest", "Placement", "Proposal", "Refusal", "Timing", "Trial", "WorstNode"]
 
 Origin = Literal["override", "cache", "meta-model", "rules", "search", "default", "pass-through", "off"]
 
@@ -32,6 +32,17 @@ class Refusal:
     by: str
     reason: str
     source: str = ""
+
+
+@dataclass(frozen=True)
+class RuleVerdict:
+    """What one rule wanted for a problem, and which rule it lost to; ``lost_to`` is empty where it stood."""
+
+    rule: str
+    priority: int
+    kind: Literal["proposes", "requires", "forbids"]
+    wanted: str
+    lost_to: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +121,31 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class WorstNode:
+    """A node of a lossy strategy that is further off than others, on real inputs.
+
+    Attributes:
+        node: its name, or that of its first output.
+        operator: what the float model computes there.
+        error: relative L2 error of its output against the float model's, worst input; None where a NaN, an infinity or
+            another shape stands in its place. What it was given may be off already.
+        added: how much of it this node adds; None as above.
+        fault: what is wrong with its scales; empty where nothing is.
+    """
+
+    node: str
+    operator: str
+    error: float | None
+    added: float | None
+    fault: str = ""
+
+    def describe(self) -> str:
+        """``dense (MatMul) 1.2e-01``, and its fault."""
+        off = "no number" if self.error is None else f"{self.error:.1e}"
+        return f"{self.node} ({self.operator}) {off}{f': {self.fault}' if self.fault else ''}"
+
+
+@dataclass(frozen=True)
 class Trial:
     """One strategy tried on the device.
 
@@ -130,6 +166,9 @@ class Trial:
         simulated: whether the figures come from an analytic model of a device that is not here.
         flags: what speaks against its figures without refuting them: rounds set aside because the machine changed
             meanwhile, a session that did not settle, a load that is not known.
+        worst_nodes: of a lossy strategy that is adopted, or was the nearest to being accurate enough: the nodes that
+            add most error, worst first.
+        worst_nodes_note: why there are none, or not all were looked at.
     """
 
     strategy: Strategy
@@ -150,6 +189,8 @@ class Trial:
     placement: Placement | None = None
     simulated: bool = False
     flags: tuple[str, ...] = ()
+    worst_nodes: tuple[WorstNode, ...] = ()
+    worst_nodes_note: str = ""
 
     @property
     def nodes(self) -> Mapping[str, int]:
@@ -227,6 +268,7 @@ class Decision:
             and ``compiled_reason`` says why, as far as it was looked at.
         state: what else the machine was doing when the decision began.
         graph: the model's features, where they are known.
+        rules: the rules that fired, what each wanted, and which lost to whom.
     """
 
     strategy: Strategy
@@ -248,6 +290,7 @@ class Decision:
     manifest: Manifest | None = None
     state: HardwareState | None = None
     graph: Graph | None = None
+    rules: tuple[RuleVerdict, ...] = ()
 
     @property
     def winner(self) -> Trial | None:

@@ -205,7 +205,7 @@ class Deliberation:
             self._confirm(setup, thresholds, problem)
         key = self._key(graph)
         decision = conclude(key, problem, self.verified, self.proposals, self.refusals, self.trials)
-        return self._compile(setup, decision, thresholds)
+        return self._name_worst_nodes(setup, self._compile(setup, decision, thresholds))
 
     def _earn(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> None:
         """Try a quantised model that was not accurate enough once more, with its sensitive nodes left in float."""
@@ -222,6 +222,15 @@ class Deliberation:
             return
         self._try(setup, self._ask([], problem, [answer]), thresholds)
         self._confirm(setup, thresholds, problem)
+
+    def _name_worst_nodes(self, setup: Setup, decision: Decision) -> Decision:
+        """Have lossy trials say which nodes cost them most, with the time that is left."""
+        from ort_metainfer.node_reports import with_worst_nodes
+
+        errand = getattr(self.host, "errand", None)
+        if errand is None or not setup.inputs_are_real:
+            return decision
+        return with_worst_nodes(decision, setup, self.deadline, errand)
 
     def _compile(self, setup: Setup, decision: Decision, thresholds: Thresholds) -> Decision:
         """Have the session that was decided for compiled and kept, where that pays and time is left."""

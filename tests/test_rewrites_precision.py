@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -525,3 +526,25 @@ def test_a_product_behind_a_transpose_of_its_first_axis_stays(tmp_path: Path) ->
     assert "crashes" in reasons["behind"] and reasons["other"] == ""
     (expected,), (got,) = run(file, given), run(made, given)
     assert np.linalg.norm(got - expected) < 2e-3 * np.linalg.norm(expected)
+
+
+# what the evidence says of onnxruntime's CPU provider
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_the_cpu_provider_still_has_no_products_in_a_narrow_float_type(kind: str) -> None:
+    """What float16 and bfloat16 say in ``evidence``: should a release get such kernels, they want measuring anew."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as binding
+
+    ask = getattr(binding, "get_registered_ep_kernel_defs", None)
+    if ask is None:
+        pytest.skip("this onnxruntime does not list its kernels")
+    if "aarch64" in os.uname().machine or "arm64" in os.uname().machine:
+        pytest.skip("on Arm onnxruntime has float16 kernels that x86-64 lacks")
+    having = {
+        definition.op_name
+        for definition in ask("CPUExecutionProvider")
+        if f"tensor({kind})" in {each for types in definition.type_constraints.values() for each in types}
+    }
+    assert having.isdisjoint({"MatMul", "Gemm", "Conv", "LSTM", "Add", "Relu", "Softmax"})
+    assert "LayerNormalization" in having

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ort_metainfer.decision import WorstNode
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.placement import placement_from_dict
 
-__all__ = ["decision_lines", "key_lines", "refusal_lines", "speedup_text", "trial_lines"]
+__all__ = ["decision_lines", "key_lines", "refusal_lines", "speedup_text", "trial_lines", "worst_nodes_text"]
 
 Plain = Mapping[str, Any]
 
@@ -57,8 +58,17 @@ def _figures(trial: Plain) -> Iterator[str]:
         told = [f"{how}: {trial[name]:.1e}" for how, name in noise.items() if trial.get(name) is not None]
         beside = f" (onnxruntime's own {', '.join(told)})" if told else ""
         yield _line("output error", f"{trial['error']:.1e} relative L2{beside}")
+    if told := worst_nodes_text(trial):
+        yield _line("worst nodes", told)
     if trial.get("placement"):
         yield _line("runs on", placement_from_dict(trial["placement"]).describe())
+
+
+def worst_nodes_text(trial: Plain) -> str:
+    """The nodes that add most error to a lossy strategy, worst first, and what was left out; empty for others."""
+    nodes = [WorstNode(**node).describe() for node in trial.get("worst_nodes", ())]
+    note = trial.get("worst_nodes_note", "")
+    return "; ".join(part for part in (", ".join(nodes), note) if part)
 
 
 def speedup_text(timing: Plain) -> str:
@@ -80,6 +90,8 @@ def trial_lines(decision: Plain) -> Iterator[str]:
         timing = trial["duel"] or trial["timing"]
         if timing:
             yield f"    timed     {speedup_text(timing)}"
+        if told := worst_nodes_text(trial):
+            yield f"    worst     {told}"
         if trial["failure"]:
             yield f"    failure   {trial['failure']}"
         for flag in trial.get("flags", ()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,16 @@ import numpy as np
 
 from ort_metainfer.errors import InputsError, RewriteError
 
-__all__ = ["MOST_VALUES", "exposing", "observe", "plain_session", "question"]
+__all__ = ["FOLDER_KEY", "MOST_VALUES", "OpenWith", "exposing", "observe", "plain_session", "question"]
 
 MOST_VALUES = 32
 """Values looked at in one session."""
 
 FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 """Where a session made from bytes looks for external data."""
+
+OpenWith = Callable[[bytes, Path], Any]
+"""Makes a session of a model's bytes, whose external data lies in a folder."""
 
 
 def question(file: Path, words: Sequence[str], feeds: Sequence[Mapping[str, Any]]) -> str:
@@ -54,8 +57,9 @@ def plain_session(model: Path | bytes, folder: Path | None = None, optimised: bo
     return InferenceSession(given, options, providers=["CPUExecutionProvider"])
 
 
-def exposing(file: Path, names: Sequence[str]) -> Any:
-    """A session whose outputs are the values ``names``, nothing fused.
+def exposing(file: Path, names: Sequence[str], open_with: OpenWith | None = None) -> Any:
+    """A session whose outputs are the values ``names``; on the CPU provider and with nothing fused, unless
+    ``open_with`` makes it.
 
     Raises:
         RewriteError: onnxruntime does not take it.
@@ -66,14 +70,21 @@ def exposing(file: Path, names: Sequence[str]) -> Any:
     given = {value.name: value for value in model.graph.output}
     del model.graph.output[:]
     model.graph.output.extend(given.get(name) or onnx.ValueInfoProto(name=name) for name in names)
+    given_bytes, folder = model.SerializeToString(), file.resolve().parent
     try:
-        return plain_session(model.SerializeToString(), file.resolve().parent, optimised=False)
+        if open_with is not None:
+            return open_with(given_bytes, folder)
+        return plain_session(given_bytes, folder, optimised=False)
     except Exception as error:  # onnxruntime's many classes
         raise RewriteError(f"{file}: values inside it cannot be looked at: {error}") from error
 
 
 def observe(
-    file: Path, names: Sequence[str], feeds: Sequence[Mapping[str, Any]], deadline: float | None = None
+    file: Path,
+    names: Sequence[str],
+    feeds: Sequence[Mapping[str, Any]],
+    deadline: float | None = None,
+    open_with: OpenWith | None = None,
 ) -> Iterator[tuple[str, int, np.ndarray]]:
     """Every value for every feed: its name, the feed's number, the array.
 
@@ -82,6 +93,7 @@ def observe(
         names: values inside it.
         feeds: its inputs.
         deadline: a time.monotonic() value; what is not looked at by then is left out.
+        open_with: makes the session; None: see :func:`exposing`.
 
     Raises:
         InputsError: the model does not run with a feed.
@@ -89,7 +101,7 @@ def observe(
     """
     for start in range(0, len(names), MOST_VALUES):
         some = list(names[start : start + MOST_VALUES])
-        session = exposing(file, some)
+        session = exposing(file, some, open_with)
         for number, feed in enumerate(feeds):
             if deadline is not None and time.monotonic() > deadline:
                 return

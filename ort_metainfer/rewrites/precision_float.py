@@ -221,15 +221,17 @@ class Float16(_Narrow):
     least = 5.9604645e-08
     oldest_opset = 7
     evidence = (
-        "never measured to pay here: onnxruntime's CPU provider casts most float16 nodes back to float32 and is slower "
-        "for it; meant for GPUs and NPUs"
+        "never measured to pay here: onnxruntime's CPU provider has no float16 kernel for MatMul, Gemm, Conv, LSTM and "
+        "most of what lies between (1.32, x86-64: for Attention, LayerNormalization and what moves data only), casts "
+        "them back to float32 and is slower for it; meant for GPUs and NPUs"
     )
 
 
 class BFloat16(_Narrow):
     """Bfloat16: the range of float32 with 8 bits of precision, on devices that compute in it.
 
-    onnxruntime's CPU provider has no kernels for it (OpenVINO's CPU device uses it unasked, by its precision hint).
+    onnxruntime's CPU provider has no kernels for products in it (1.32 has some for LayerNormalization, Einsum and what
+    moves data). OpenVINO's CPU device uses it unasked, by its precision hint.
     """
 
     name = "bfloat16"

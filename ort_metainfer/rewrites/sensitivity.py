@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 from ort_metainfer.errors import RewriteError
-from ort_metainfer.rewrites.observing import observe
+from ort_metainfer.rewrites.precision_nodes import Twin, faults_by_node, local_errors, looking_into, twins_of
 from ort_metainfer.rewrites.registry import get_rewrite
-from ort_metainfer.rewrites.scales import range_faults, scale_faults
 from ort_metainfer.rewrites.variants import Variants, macs_of
 from ort_metainfer.strategy import Transform
 from ort_metainfer.trials.accuracy import Comparison
@@ -136,13 +134,14 @@ def sensitivity_of(variants: Variants) -> Sensitivity:
         raise RewriteError(f"{variants.rewrite.name} leaves nothing quantised")
     float_model = onnx.load(str(variants.float_file), load_external_data=False)
     model = onnx.load(str(file), load_external_data=False)
-    pairs = _pairs(float_model, model)
+    twins = twins_of(float_model, model)
     comparison = variants.compare(file)
     macs = macs_of(variants.float_file, variants.judged[0] if variants.judged else {})
-    found = _local_errors(variants, file, pairs)
-    faults, notes = _faults(variants, onnx.load(str(file)), pairs)
+    found = _local_errors(variants, file, twins)
+    feeds = variants.judged[:MOST_FEEDS]
+    faults, notes = faults_by_node(onnx.load(str(file)), variants.float_file, feeds, twins, variants.deadline)
     nodes = [
-        replace(error, macs=macs.get(pairs[label][1], 0), faults=faults.get(label, ()))
+        replace(error, macs=macs.get(twins[label].before, 0), faults=faults.get(label, ()))
         for label, error in found.items()
     ]
     nodes = _alone(variants, sorted(nodes, key=lambda node: (-node.error, node.node)), notes)
@@ -155,133 +154,17 @@ def _rank(node: NodeError) -> tuple[bool, float, str]:
     return node.alone is None, -(node.error if node.alone is None else node.alone), node.node
 
 
-PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "LSTM", "MatMul")
-
-BEFORE_ROUNDING = "_QuantizeLinear_Input"
-"""What the quantiser adds to the name of a model's output before it is rounded."""
-
-Pair = tuple[str, str, str]
-"""Operator, the value in the float model, and the one in the quantised model."""
-
-
-def _pairs(float_model: Any, model: Any) -> dict[str, Pair]:
-    """Label -> where its result stands in both models, for every product that is another one in the second."""
-    named = {node.name: node for node in model.graph.node if node.name}
-    makers = {name: node for node in model.graph.node for name in node.output}
-    rounded = _rounded(model)
-    counts: dict[str, int] = {}
-    for node in float_model.graph.node:
-        counts[node.name] = counts.get(node.name, 0) + 1
-    found: dict[str, Pair] = {}
-    for node in float_model.graph.node:
-        if node.op_type not in PRODUCTS or node.domain not in ("", "ai.onnx"):
-            continue
-        label = node.name if node.name and counts[node.name] == 1 else node.output[0]
-        twin = named.get(label)
-        maker = makers.get(node.output[0])
-        if twin is not None and twin.op_type == node.op_type and _has_dequantised_weight(twin, makers):
-            result = twin.output[0]
-            found[label] = (node.op_type, result.removesuffix(BEFORE_ROUNDING), rounded.get(result, result))
-        elif maker is not None and (maker.op_type != node.op_type or list(maker.input) != list(node.input)):
-            found[label] = (node.op_type, node.output[0], node.output[0])
-    return {label: pair for label, pair in found.items() if _both(pair, float_model, model)}
-
-
-def _both(pair: Pair, float_model: Any, model: Any) -> bool:
-    return all(
-        any(name in node.output for node in graph.node)
-        for name, graph in ((pair[1], float_model.graph), (pair[2], model.graph))
-    )
-
-
-def _has_dequantised_weight(node: Any, makers: Mapping[str, Any]) -> bool:
-    maker = makers.get(node.input[1]) if len(node.input) > 1 else None
-    return maker is not None and maker.op_type == "DequantizeLinear"
-
-
-def _rounded(model: Any) -> dict[str, str]:
-    """Value -> itself after QuantizeLinear and DequantizeLinear."""
-    back = {node.input[0]: node.output[0] for node in model.graph.node if node.op_type == "DequantizeLinear"}
-    return {
-        node.input[0]: back[node.output[0]]
-        for node in model.graph.node
-        if node.op_type == "QuantizeLinear" and node.output[0] in back
-    }
-
-
-def _local_errors(variants: Variants, file: Path, pairs: Mapping[str, Pair]) -> dict[str, NodeError]:
-    """How far each node's output is off with everything quantised; both models are run, some values at a time."""
-    found: dict[str, NodeError] = {}
+def _local_errors(variants: Variants, file: Path, twins: Mapping[str, Twin]) -> dict[str, NodeError]:
+    """How far each node's output is off with everything quantised; both models are run."""
     feeds = variants.judged[:MOST_FEEDS]
-    labels = list(pairs)
-    for start in range(0, len(labels), 16):
-        some = labels[start : start + 16]
-        expected = {
-            (name, feed): array
-            for name, feed, array in observe(variants.float_file, _unique(pairs[x][1] for x in some), feeds)
-        }
-        got = {(name, feed): array for name, feed, array in observe(file, _unique(pairs[x][2] for x in some), feeds)}
-        for label in some:
-            operator, before, after = pairs[label]
-            worst = max(_relative(expected[before, n], got[after, n]) for n in range(len(feeds)))
-            found[label] = NodeError(label, operator, worst, _decibels(worst))
-    return found
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
-
-
-def _relative(expected: np.ndarray, got: np.ndarray) -> float:
-    if expected.shape != got.shape:
-        return math.inf
-    wide = expected.astype(np.float64)
-    norm = float(np.linalg.norm(wide))
-    distance = float(np.linalg.norm(got.astype(np.float64) - wide))
-    if not math.isfinite(distance):
-        return math.inf
-    return distance / norm if norm else (0.0 if not distance else math.inf)
+    errors = local_errors(twins, looking_into(variants.float_file, feeds), looking_into(file, feeds))
+    return {label: NodeError(label, twins[label].operator, error, _decibels(error)) for label, error in errors.items()}
 
 
 def _decibels(relative: float) -> float:
     if relative == 0:
         return math.inf
     return -20 * math.log10(relative) if math.isfinite(relative) else -math.inf
-
-
-def _faults(variants: Variants, model: Any, pairs: Mapping[str, Pair]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Label -> what is wrong with its scales; and what belongs to no node that was measured, as notes."""
-    found = dict(scale_faults(model))
-    found |= range_faults(model, variants.float_file, variants.judged[:MOST_FEEDS], variants.deadline)
-    results = {pair[2]: label for label, pair in pairs.items()}
-    users: dict[str, list[Any]] = {}
-    for node in model.graph.node:
-        for name in node.input:
-            users.setdefault(name, []).append(node)
-    by_label: dict[str, tuple[str, ...]] = {}
-    strays = []
-    for name, text in found.items():
-        nodes = (*users.get(name, ()), *users.get(f"{name}{BEFORE_ROUNDING}", ()))
-        labels = _reached(nodes, users, results)
-        for label in labels:
-            by_label[label] = (*by_label.get(label, ()), text)
-        strays += [] if labels else [f"wrong scale: {text}"]
-    return by_label, strays
-
-
-def _reached(nodes: Sequence[Any], users: Mapping[str, Sequence[Any]], results: Mapping[str, str]) -> list[str]:
-    """Labels of the first products behind some nodes."""
-    waiting, seen, labels = list(nodes), set(), []
-    while waiting:
-        node = waiting.pop(0)
-        if node.output[0] in seen:
-            continue
-        seen.add(node.output[0])
-        met = [results[name] for name in node.output if name in results]
-        labels += met
-        if not met:
-            waiting += [user for name in node.output for user in users.get(name, ())]
-    return list(dict.fromkeys(labels))
 
 
 def _alone(variants: Variants, nodes: Sequence[NodeError], notes: list[str]) -> list[NodeError]:
