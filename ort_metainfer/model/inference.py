@@ -17,12 +17,12 @@ from ort_metainfer.model.shapes import SMALL_ELEMENTS, named_dim
 from ort_metainfer.model.stand_ins import stand_in
 from ort_metainfer.model.walking import subgraphs, walk
 
-__all__ = ["Sources", "infer", "probe_shapes", "skeleton", "stood_in", "unfold"]
+__all__ = ["REFUSALS", "Sources", "infer", "probe_shapes", "skeleton", "stood_in", "unfold"]
 
 Sources = dict[str | int, tuple[str, int]]
 """A symbolic dimension, or a size that stands for one -> the input and axis where its size can be read."""
 
-_REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
+REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
 """What onnx's C++ side raises for a model it does not take."""
 
 MAX_ROUNDS = 4
@@ -81,7 +81,7 @@ def infer(bare: Any, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Any, Source
     for _ in range(MAX_ROUNDS):
         try:
             model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        except _REFUSALS:  # a model that onnx rejects may still run
+        except REFUSALS:  # a model that onnx rejects may still run
             break
         if not fold(model.graph, opsets):
             break
@@ -195,7 +195,7 @@ def _inline(model: Any) -> Any:
     if model.functions and _unfolded_nodes(model) <= MAX_INLINED_NODES:
         try:
             return onnx.inliner.inline_local_functions(model)
-        except _REFUSALS:
+        except REFUSALS:
             pass  # an invalid function, about which onnxruntime will have its say
     del model.functions[:]
     return model

@@ -2,6 +2,6 @@
 
 __all__ = ["FIXED_SHAPES_VERSION", "QUANTISE_VERSION"]
 
-FIXED_SHAPES_VERSION = 1
+FIXED_SHAPES_VERSION = 2
 QUANTISE_VERSION = 1
 """A rewrite's version is raised when the same parameters give another model than before."""
