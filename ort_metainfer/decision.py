@@ -59,9 +59,12 @@ class Gate:
 class Timing:
     """Candidate against baseline, interleaved in one process; latencies in milliseconds of one run.
 
-    ``speedup`` is baseline / candidate: the median over rounds of the paired ratio, with its distribution-free
-    interval. ``band`` is how far two identical sessions lay apart (1.03 = 3%). ``cpu_ratio`` is the same ratio in
-    process CPU time.
+    ``speedup`` is baseline / candidate of what the objective asks for (latency, P99, time per run of all callers, peak
+    memory): the median over rounds of the paired ratio, with its distribution-free interval. ``band`` is how far two
+    identical sessions lay apart (1.03 = 3%). ``cpu_ratio`` is the same ratio in process CPU time. The rest is known
+    under one objective each: ``tail`` gives P99 over all runs, ``throughput`` runs per second of all callers (its
+    latencies are those of a run among others), ``memory`` peak memory in MB of 2**20 bytes, and how many times the
+    baseline's median latency a run takes, with the upper end of its interval.
     """
 
     rounds: int
@@ -74,6 +77,14 @@ class Timing:
     speedup_high: float
     band: float
     cpu_ratio: float | None = None
+    p99_ms: float | None = None
+    baseline_p99_ms: float | None = None
+    runs_per_s: float | None = None
+    baseline_runs_per_s: float | None = None
+    peak_mb: float | None = None
+    baseline_peak_mb: float | None = None
+    slowdown: float | None = None
+    slowdown_high: float | None = None
 
 
 @dataclass(frozen=True)
