@@ -38,6 +38,7 @@ PLUG_IN = PlugIn(
     registration=NAME,
     offers=lambda ep_name: ep_name == NAME or ep_name.startswith(f"{NAME}."),
 )
+LEFT_OUT, FOLDING = "optimization.disable_specified_optimizers", "ConstantFolding"
 ORDER = ("CPU", "AUTO", "GPU", "NPU")
 """Devices, best first: the two that were run here, the one that EPContext models work on before the other."""
 
@@ -87,6 +88,8 @@ class OpenVinoProvider(PlugInProvider):
     def attach(self, options: Any, strategy: Strategy) -> list[tuple[str, dict[str, str]]] | None:
         """Add the strategy's device to ``options``, or return the built-in provider by its name."""
         if not _is_built_in():
+            if strategy.static_shapes:
+                _leave_constants(options)
             return super().attach(options, strategy)
         properties = self.check(strategy)
         name = self.chosen_device(strategy, _built_in_device_names())
@@ -144,6 +147,20 @@ class OpenVinoProvider(PlugInProvider):
                     f"{self.name} option {property_name} is for the device {' or '.join(owners)}, this is {name}"
                 )
         return {"load_config": json.dumps({name: dict(properties)})} if properties else {}
+
+
+def _leave_constants(options: Any) -> None:
+    """Keep onnxruntime from computing constants: sizes that are fixed by name make some that hold nothing.
+
+    The plug-in 1.8.1 takes such a constant for an input and refuses the graph ("Input names mismatch"). OpenVINO
+    computes constants itself.
+    """
+    try:
+        named = options.get_session_config_entry(LEFT_OUT).split(";")
+    except RuntimeError:  # never set
+        named = []
+    if FOLDING not in named:
+        options.add_session_config_entry(LEFT_OUT, ";".join([*filter(None, named), FOLDING]))
 
 
 def _is_built_in() -> bool:

@@ -32,6 +32,8 @@ def run(model: str, strategy: Strategy) -> dict[str, Any]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    for dimension, size in strategy.static_shapes.items():
+        options.add_free_dimension_override_by_name(dimension, size)
     providers = provider.attach(options, strategy)
     session = onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=0)
     reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
