@@ -50,6 +50,9 @@ MIN_TIME_S = 2.0
 MAX_SHARE = 0.25
 """Share of the space for compiled models that one may take."""
 
+MAX_REWRITTEN_SHARE = 0.75
+"""The same for a rewritten model: without it the strategy that won could not be applied."""
+
 Errand = Callable[[str, Mapping[str, Any], float], Mapping[str, Any]]
 """Carries out an errand by its name, with its request, under a deadline (see ``trials.errand.run_errand``)."""
 
@@ -123,21 +126,20 @@ def with_rewritten(decision: Decision, setup: Setup, directory: Path) -> Decisio
     decision is for plain onnxruntime, and says why.
     """
     from ort_metainfer.rewriting_again import note_verified
-    from ort_metainfer.trials.rewritten import MODEL_FILE, NOTES_FILE, notes_of, rewritten_folder
+    from ort_metainfer.trials.rewritten import MODEL_FILE, model_files, notes_of, references_of, rewritten_folder
 
     assert decision.key is not None
     made = rewritten_folder(setup, decision.strategy.transforms)
     try:
         key = compiled_key(decision.key.model, setup.baseline, decision.strategy)
-        size = sum(path.stat().st_size for path in made.iterdir())
-        if size > MAX_SHARE * MAX_TOTAL_BYTES:
+        size = sum(path.stat().st_size for path in model_files(made))
+        if size > MAX_REWRITTEN_SHARE * MAX_TOTAL_BYTES:
             raise OSError(f"{size / 2**20:.0f} MB are more than one model may take")
         with part_folder(directory) as part:
-            for path in made.iterdir():
-                if path.name != NOTES_FILE:
-                    shutil.copyfile(path, part / path.name)
+            for path in model_files(made):
+                shutil.copyfile(path, part / path.name)
             assert (part / MODEL_FILE).exists()
-            kept = keep(directory, part, Compiled(part, REWRITTEN, key))
+            kept = keep(directory, part, Compiled(part, REWRITTEN, key, referenced=references_of(made)))
     except (OSError, ProviderError) as error:
         reason = f"its rewritten model cannot be kept in {directory}: {error}"
         return replace(

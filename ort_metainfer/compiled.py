@@ -60,6 +60,8 @@ class Compiled:
         figures: milliseconds and errors from when it was made.
         size_bytes: all its files.
         made_at: ISO 8601 date.
+        referenced: external data files of the caller's model that it needs too; their content is part of the model's
+            hash, which is part of the key (see ``rewrites.references.Places``).
     """
 
     folder: Path
@@ -70,6 +72,7 @@ class Compiled:
     figures: Mapping[str, float] = field(default_factory=dict)
     size_bytes: int = 0
     made_at: str = ""
+    referenced: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model_file(self) -> Path:

@@ -41,7 +41,7 @@ def find(
     reason: Compiled | str = "the model is not known"
     if model_hash is not None:
         key = compiled_key(model_hash, spec, strategy)
-        reason = compiled_for(_directory(keyword), key)
+        reason = _with_its_weights(compiled_for(_directory(keyword), key), source)
         if strategy.transforms and not isinstance(reason, Compiled):
             from ort_metainfer.rewriting_again import rewrite_again
 
@@ -76,7 +76,7 @@ def create(session: Any, plan: Any, plain_create: Callable[..., None]) -> str | 
     if reason is None:
         session._sess_options = plan.options
         try:
-            with _standing_in(session, compiled.model_file):
+            with _standing_in(session, compiled, plan.options):
                 plain_create(session, plan.providers, plan.provider_options)
             for name, value in compiled.metadata.items():
                 setattr(session._model_meta, name, value)
@@ -90,13 +90,45 @@ def create(session: Any, plan: Any, plain_create: Callable[..., None]) -> str | 
 
 
 @contextmanager
-def _standing_in(session: Any, model_file: Path) -> Iterator[None]:
+def _standing_in(session: Any, compiled: Compiled, options: Any) -> Iterator[None]:
     path, content = session._model_path, session._model_bytes
-    session._model_path, session._model_bytes = str(model_file), None
+    given: Path | bytes = compiled.model_file
+    if compiled.referenced:
+        given = _beside_its_weights(path, compiled, options)
+    is_bytes = isinstance(given, bytes)
+    session._model_path, session._model_bytes = (None, given) if is_bytes else (str(given), None)
     try:
         yield
     finally:
         session._model_path, session._model_bytes = path, content
+
+
+def _with_its_weights(found: Compiled | str, source: str | bytes) -> Compiled | str:
+    """The same, but for a model whose weights in the caller's files are not where they were: that one is dropped."""
+    if not isinstance(found, Compiled) or not found.referenced:
+        return found
+    from ort_metainfer.rewrites.references import folder_of
+
+    if isinstance(source, str) and folder_of(Path(source).parent, found.referenced) is not None:
+        return found
+    discard(found.folder)
+    return f"it refers to {', '.join(found.referenced)} of the original, which is not where it was"
+
+
+def _beside_its_weights(path: str | None, compiled: Compiled, options: Any) -> Path | bytes:
+    """What to give onnxruntime for a model that refers to the external data of the caller's.
+
+    Raises:
+        FileNotFoundError: that is laid out otherwise than it was.
+    """
+    from ort_metainfer.rewrites.references import FOLDER_KEY, folder_of, given_to_onnxruntime
+
+    folder = None if path is None else folder_of(Path(path).parent, compiled.referenced)
+    if folder is None:
+        names = ", ".join(compiled.referenced)
+        raise FileNotFoundError(f"external data of the original ({names}) is not where it was when it was rewritten")
+    options.add_session_config_entry(FOLDER_KEY, str(folder))
+    return given_to_onnxruntime(compiled.model_file)
 
 
 def _shown_options(plan: Any, applied: Any) -> Any:

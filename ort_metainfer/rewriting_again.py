@@ -69,7 +69,8 @@ def _made(
     else:
         file = Path(source)
     are_real = _give_inputs(settings, key.model, folder)
-    setup = Setup(file, spec, folder, shapes=settings.input_shapes or {}, inputs_are_real=are_real)
+    as_bytes, shapes = isinstance(source, bytes), settings.input_shapes or {}
+    setup = Setup(file, spec, folder, as_bytes, shapes=shapes, inputs_are_real=are_real)
     request = {"task": "transform", "setup": setup_plain(setup), "strategy": strategy.as_dict()}
     deadline = time.monotonic() + float(settings.budget_s or 0)
     return Path(run_errand("compile", request, deadline)["folder"])
@@ -103,14 +104,13 @@ def note_verified(directory: Path, folder: Path) -> None:
 
 def _kept(made: Path, part: Path, directory: Path, key: CompiledKey, is_decided: bool) -> Compiled:
     from ort_metainfer.strategy_cache.store import open_cache
-    from ort_metainfer.trials.rewritten import NOTES_FILE
+    from ort_metainfer.trials.rewritten import model_files, references_of
 
-    for path in made.iterdir():
-        if path.name != NOTES_FILE:
-            shutil.copyfile(path, part / path.name)
+    for path in model_files(made):
+        shutil.copyfile(path, part / path.name)
     verified = open_cache(directory).get(VERIFIED, key.folder_name) if is_decided else None  # a person's word is enough
     if verified is not None and verified["files"] != digest_folder(part):
         raise RewriteError(
             "made anew it is not the model that was verified, since it is calibrated on inputs and those are not given"
         )
-    return keep(directory, part, Compiled(part, REWRITTEN, key))
+    return keep(directory, part, Compiled(part, REWRITTEN, key, referenced=references_of(made)))

@@ -78,10 +78,6 @@ def renames_an_output(model: Any) -> None:
     model.graph.output[0].name = "renamed"
 
 
-def drops_metadata(model: Any) -> None:
-    del model.metadata_props[:]
-
-
 def breaks_captures(model: Any) -> None:
     """Rename what the main graph makes, and forget that branches use it."""
     kept = {value.name for value in model.graph.output}
@@ -149,7 +145,6 @@ def contributes_operators(model: Any) -> None:
 
 SPOILT: dict[str, tuple[Callable[[Any], None], str]] = {
     "renames-an-output": (renames_an_output, "outputs were"),
-    "drops-metadata": (drops_metadata, "metadata_props lost"),
     "breaks-captures": (breaks_captures, "does not run"),
     "folds-overridable": (folds_overridable, "off by"),
     "drops-defaults": (drops_defaults, "inputs were"),

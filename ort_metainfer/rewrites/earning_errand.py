@@ -35,7 +35,7 @@ def serve(request: Mapping[str, Any], channel: Speaker, until: float) -> dict[st
     *before, last = strategy.transforms
     channel.say("rewriting", session="sensitivity")
     feeds = load_feeds(setup.feeds)
-    source = rewritten_model(setup, before, feeds, until) if before else setup.model_file
+    source = rewritten_model(setup, before, feeds, until, is_whole=True) if before else setup.model_file
     rewrite = get_rewrite(last.name)
     parameters = rewrite.complete(last)
     top1 = request["top1"] or 0.0

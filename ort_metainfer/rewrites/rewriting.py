@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,12 @@ class Rewritten:
     Attributes:
         files: the model's file first, then external data beside it.
         outcomes: what each transform did, in order.
+        referenced: external data files of the original that the model needs too (see ``Draft.referenced``).
     """
 
     files: tuple[Path, ...]
     outcomes: tuple[tuple[Transform, Outcome], ...]
+    referenced: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
@@ -58,7 +60,9 @@ def promise_of(transforms: Sequence[Transform]) -> Promise:
     return RANK[max(ranks, default=0)]
 
 
-def rewrite_model(model_file: Path, transforms: Sequence[Transform], context: Context, target: Path) -> Rewritten:
+def rewrite_model(
+    model_file: Path, transforms: Sequence[Transform], context: Context, target: Path, may_refer: bool = False
+) -> Rewritten:
     """Rewrite a model.
 
     Args:
@@ -66,6 +70,7 @@ def rewrite_model(model_file: Path, transforms: Sequence[Transform], context: Co
         transforms: in the order they are applied.
         context: what rewrites may look at.
         target: the file to write; its folder is made.
+        may_refer: whether weights that stay as they are may be left in the original's external data files.
 
     Raises:
         StrategyError: a transform that there is not, or with parameters it does not have.
@@ -84,7 +89,8 @@ def rewrite_model(model_file: Path, transforms: Sequence[Transform], context: Co
         outcomes.append((transform, _carry_out(rewrite, draft, context, parameters, model_file)))
     if not any(outcome.changed for _, outcome in outcomes):
         raise RewriteError(f"{model_file}: nothing to rewrite: {_why(outcomes)}")
-    return Rewritten(tuple(draft.save(target)), tuple(outcomes))
+    files = draft.save(target, may_refer)
+    return Rewritten(tuple(files), tuple(outcomes), draft.referenced)
 
 
 def _carry_out(rewrite: Any, draft: Draft, context: Context, parameters: Any, model_file: Path) -> Outcome:

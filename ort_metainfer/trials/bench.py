@@ -122,10 +122,12 @@ class Bench:
         """
         from ort_metainfer.options import open_session
 
-        model = self.model if cpu_only or not strategy.transforms else self._rewritten(name, strategy)
+        model, extra = self.model, dict[str, str]()
+        if strategy.transforms and not cpu_only:
+            model, extra = self._rewritten(name, strategy)
         self.announce("opening", name)
         spec = self.setup.baseline._replace(providers=((CPU, {}),)) if cpu_only else self.setup.baseline
-        extra = {RECORD_ASSIGNMENT: "1"} if strategy.provider else {}
+        extra |= {RECORD_ASSIGNMENT: "1"} if strategy.provider else {}
         started = time.perf_counter()
         try:
             session = open_session(model, spec, replace(strategy, transforms=()), extra)
@@ -138,18 +140,19 @@ class Bench:
             self.sessions[name] = opened
         return opened
 
-    def _rewritten(self, name: str, strategy: Strategy) -> str:
-        """The model as the strategy's transforms make it.
+    def _rewritten(self, name: str, strategy: Strategy) -> tuple[str | bytes, dict[str, str]]:
+        """The model as the strategy's transforms make it, and the config entries that it is opened with.
 
         Raises:
             Refused: it cannot be rewritten.
         """
         from ort_metainfer.errors import MetainferError
-        from ort_metainfer.trials.rewritten import rewritten_model
+        from ort_metainfer.trials.rewritten import opened_with, rewritten_model
 
         self.announce("rewriting", name)
         try:
-            return str(rewritten_model(self.setup, strategy.transforms, self.feeds, self.until))
+            file = rewritten_model(self.setup, strategy.transforms, self.feeds, self.until)
+            return opened_with(file, self.setup.model_file)
         except MetainferError as error:
             raise Refused(complaint(error)) from error
 
