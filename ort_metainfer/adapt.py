@@ -218,7 +218,16 @@ def policy_of(settings: Settings, spec: SessionSpec) -> Policy:
         objective=settings.objective,  # type: ignore[arg-type]
         providers=tuple(dict.fromkeys((CPU, *usable))),
         pinned=spec.pinned() | ({"providers": first} if first else {}) | metric,
+        callers=(settings.callers or _usual_callers()) if settings.objective == "throughput" else 1,
+        max_slowdown=settings.max_slowdown if settings.objective == "memory" else None,
     )
+
+
+def _usual_callers() -> int:
+    """As many as this process may keep busy: fewer would leave cores to nobody, more wait for each other."""
+    from ort_metainfer.hardware.devices import cpu_device
+
+    return max(2, int(cpu_device().cores or 1))
 
 
 def _unwritable(cache: StrategyCache) -> str | None:

@@ -30,9 +30,9 @@ __all__ = ["Deliberation"]
 
 CAPTURED = "captured from earlier runs"
 
-FIRST_BATCH = {"latency": 6, "pipeline": 3}
+FIRST_BATCH = {"latency": 6, "pipeline": 3, "tail": 3, "throughput": 3, "memory": 4}
 """Strategies of the first race: what the rules propose, filled up with the search's first guesses. A turn of the
-pipeline runs every session twice, so fewer fit."""
+pipeline runs every session twice, turns of tail and throughput are long, and memory takes a process each: fewer fit."""
 
 BATCH = 4
 """Strategies of the search raced at a time: it learns from each race what to combine next."""
@@ -141,6 +141,8 @@ class Deliberation:
         return out_of_time(key, graph, str(error), self.settings.budget_s or 0.0)
 
     def _setup(self, folder: Path) -> Setup:
+        from ort_metainfer.adapt import policy_of
+
         properties = {name: value for name, value in self.spec.properties.items() if name not in NEUTRAL_PROPERTIES}
         return Setup(
             model_file=self.model_file,
@@ -150,6 +152,7 @@ class Deliberation:
             objective=str(self.settings.objective),
             shapes=self.settings.input_shapes or {},
             label=self.model.label,
+            callers=policy_of(self.settings, self.spec).callers,
         )
 
     def _remember(self, graph: Graph) -> None:
@@ -197,6 +200,7 @@ class Deliberation:
         if feeds.are_real:  # made-up inputs justify nothing lossy, and a metric of real ones says nothing of them
             settings = self.settings
             thresholds = Thresholds.of(problem.policy.accuracy, settings.metric, settings.metric_threshold)
+        thresholds = thresholds.aiming(problem.policy.objective, problem.policy.max_slowdown)
         self._try(setup, self._first_proposals(problem, prior), thresholds)
         self._confirm(setup, thresholds, problem)
         self._earn(setup, thresholds, problem)

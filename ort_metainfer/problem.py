@@ -75,6 +75,8 @@ class Graph:
         index_inputs: integer input -> (input, axis) whose size is the exclusive upper bound of its values, where the
             table is itself made of an input.
         overridable: inputs with an initialiser, which a feed may leave out.
+        structure: hash of what is computed (``learning/structure.py``), equal for a re-export or another batch size;
+            empty where it was described by an earlier release.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -93,6 +95,7 @@ class Graph:
     external_files: tuple[str, ...] = ()
     index_inputs: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     overridable: tuple[TensorSpec, ...] = ()
+    structure: str = ""
 
     def count(self, *operators: str) -> int:
         """How many nodes are one of ``operators``."""
@@ -290,20 +293,29 @@ class Policy:
 
     Attributes:
         accuracy: ``strict``, ``balanced`` or ``fast``.
-        objective: ``latency`` (the session alone) or ``pipeline`` (another session of the process runs in between).
+        objective: what a strategy must be better at (see ``Settings.objective``).
         providers: providers allowed, by name.
         pinned: options the caller set, which stay: name -> value as text.
+        callers: threads that call the session at once, for ``throughput``; 1 for every other objective.
+        max_slowdown: how many times the default's median latency is allowed, for ``memory``; None for every other.
     """
 
     accuracy: Literal["strict", "balanced", "fast"] = "strict"
-    objective: Literal["latency", "pipeline"] = "latency"
+    objective: Literal["latency", "tail", "throughput", "memory", "pipeline"] = "latency"
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     pinned: Mapping[str, str] = field(default_factory=dict)
+    callers: int = 1
+    max_slowdown: float | None = None
 
     def __str__(self) -> str:
         names = "+".join(name.removesuffix("ExecutionProvider") for name in self.providers)
         pinned = ",".join(f"{key}={value}" for key, value in sorted(self.pinned.items()))
-        return "|".join([self.accuracy, self.objective, names, *([pinned] if pinned else [])])
+        return "|".join([self.accuracy, self._aim(), names, *([pinned] if pinned else [])])
+
+    def _aim(self) -> str:
+        """The objective with what it depends on: ``throughput:4``, ``memory:1.1``."""
+        bound = self.callers if self.callers > 1 else self.max_slowdown
+        return self.objective if bound is None else f"{self.objective}:{bound:g}"
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ lower case.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ort_metainfer import setting_checks as checks
 from ort_metainfer.errors import SettingsError
 from ort_metainfer.places import config_place as config_file
 
@@ -20,13 +21,8 @@ __all__ = ["FIELDS", "Settings", "config_file", "resolve", "sources"]
 
 PREFIX = "ORT_METAINFER_"
 
-DEFAULT_CAPTURE = 16
-"""Inputs that are kept where capturing is just switched on: twice what a decision looks at."""
-
-MAX_CAPTURE = 1000
-
-MAX_TRIALS = 10_000
-"""An exhaustive search over the largest declared space takes fewer."""
+OBJECTIVES = ("latency", "tail", "throughput", "memory", "pipeline")
+"""What a strategy may be chosen for."""
 
 OTHER_VARIABLES = frozenset({"CONFIG", "ZOO", "FULL", "OPENVINO_PYTHON", "TRIAL_FAULT"})
 """Variables that are no settings: where the user's file is, and what the tests use."""
@@ -37,7 +33,9 @@ class Settings:
     """What the user wants; a field left at None comes from the environment, the user's file, or the default.
 
     Attributes:
-        mode: ``auto`` decides where the cache does not know; ``cached`` only looks up; ``off`` is plain onnxruntime.
+        mode: ``auto`` decides where the cache does not know; ``background`` makes the plain session at once and has the
+            decision made by a process of low priority, for sessions to come; ``cached`` only looks up; ``off`` is plain
+            onnxruntime.
         budget_s: seconds a decision may take at most; default 15.
         accuracy: ``strict`` (float32 results kept, relative L2 at most 1e-4), ``balanced`` (1e-2) or ``fast`` (1e-1);
             the last two also keep the top answer in 99% of rows, and need real inputs.
@@ -47,7 +45,12 @@ class Settings:
         input_shapes: input name -> shape that the session will be run with.
         inputs: real inputs: a dict, a list or iterator of dicts, a callable that returns one of these, or a path or
             glob of .npz files.
-        objective: ``latency``, the session runs alone; ``pipeline``, others of this process run between its runs.
+        objective: ``latency``, the session runs alone; ``pipeline``, others of this process run between its runs;
+            ``tail``, the slowest in a hundred runs counts; ``throughput``, several threads call it at once; ``memory``,
+            the least memory within ``max_slowdown``.
+        callers: for ``throughput``: how many threads call the session at once; default the cores of this process, at
+            least 2.
+        max_slowdown: for ``memory``: how many times the default's median latency is allowed; default 1.1.
         metric: a function's name, ``module:function``, or an importable function itself, that measures accuracy in
             place of the tolerances of ``accuracy`` (see ``trials/metric.py``); needs ``metric_threshold``.
         metric_threshold: the loss that ``metric`` may give at most.
@@ -75,6 +78,8 @@ class Settings:
     input_shapes: Mapping[str, tuple[int, ...]] | None = None
     inputs: Any = field(default=None, repr=False, compare=False)
     objective: str | None = None
+    callers: int | None = None
+    max_slowdown: float | None = None
     metric: Any = None
     metric_threshold: float | None = None
     capture: int | None = None
@@ -105,175 +110,28 @@ class Settings:
         return plain
 
 
-Check = Callable[[Any, str], Any]
-
-
-def _one_of(*allowed: str) -> Check:
-    def check(value: Any, source: str) -> str:
-        if not isinstance(value, str) or value.lower() not in allowed:
-            raise SettingsError(f"{source}{value!r} is not allowed; use one of {', '.join(allowed)}")
-        return value.lower()
-
-    return check
-
-
-def _seconds(value: Any, source: str) -> float:
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        seconds = float("nan")
-    if isinstance(value, bool) or not 0 < seconds <= 86_400:
-        raise SettingsError(f"{source}{value!r} is not allowed; use seconds above 0 and up to 86400")
-    return seconds
-
-
-def _loss(value: Any, source: str) -> float:
-    try:
-        loss = float(value)
-    except (TypeError, ValueError):
-        loss = float("nan")
-    if isinstance(value, bool) or not 0 <= loss < float("inf"):
-        raise SettingsError(f"{source}{value!r} is not allowed; use a number, 0 or more")
-    return loss
-
-
-def _metric(value: Any, source: str) -> str:
-    from ort_metainfer.trials.metric import name_of
-
-    return name_of(value, source)
-
-
-MAX_BUCKETS = 64
-"""Each holds the model's weights once more."""
-
-
-def _count(value: Any, source: str) -> int:
-    """How many inputs to keep: 0 for off, a number, or ``DEFAULT_CAPTURE`` for on."""
-    words = {"true": 1, "yes": 1, "on": 1, "false": 0, "no": 0, "off": 0}
-    try:
-        count = words[value.lower()] if isinstance(value, str) and value.lower() in words else int(str(value))
-    except ValueError:
-        count = int(value) if isinstance(value, bool) else -1
-    if not 0 <= count <= MAX_CAPTURE:
-        raise SettingsError(
-            f"{source}{value!r} is not allowed; use true, false, or how many inputs to keep, {MAX_CAPTURE} at most"
-        )
-    return DEFAULT_CAPTURE if count == 1 else count
-
-
-def _buckets(value: Any, source: str) -> int:
-    try:
-        number = -1 if isinstance(value, bool) else int(str(value))
-    except ValueError:
-        number = -1
-    if not 0 <= number <= MAX_BUCKETS:
-        raise SettingsError(f"{source}{value!r} is not allowed; use a number of sessions from 0 to {MAX_BUCKETS}")
-    return number
-
-
-def _trials(value: Any, source: str) -> int:
-    try:
-        number = 0 if isinstance(value, bool) else int(str(value))
-    except ValueError:
-        number = 0
-    if not 1 <= number <= MAX_TRIALS:
-        raise SettingsError(f"{source}{value!r} is not allowed; use a number of strategies from 1 to {MAX_TRIALS}")
-    return number
-
-
-def _rules(value: Any, source: str) -> tuple[str, ...]:
-    """Names of rules; which there are is known only where they are loaded, so an unknown one is refused there."""
-    names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-        raise SettingsError(f"{source}{value!r} is not allowed; use names of rules, separated by commas")
-    return tuple(dict.fromkeys(names))
-
-
-def _flag(value: Any, source: str) -> bool:
-    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
-    raise SettingsError(f"{source}{value!r} is not allowed; use one of true, false")
-
-
-def _names(value: Any, source: str) -> tuple[str, ...]:
-    """Provider names as onnxruntime spells them; ``openvino`` is OpenVINOExecutionProvider."""
-    names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
-        raise SettingsError(f"{source}{value!r} is not allowed; use provider names, separated by commas")
-    return tuple(dict.fromkeys(_provider_name(name, source) for name in names))
-
-
-def _provider_name(name: str, source: str) -> str:
-    import onnxruntime
-
-    from ort_metainfer.errors import ProviderError
-    from ort_metainfer.providers.registry import HOMES, get_provider
-
-    known: list[str] = [*HOMES, *onnxruntime.get_all_providers()]
-    spelt = {whole.removesuffix("ExecutionProvider").lower(): whole for whole in reversed(known)}
-    whole = spelt.get(name.lower().removesuffix("executionprovider"))
-    if whole is not None:
-        return whole
-    try:
-        return get_provider(name).name  # a third party's
-    except ProviderError:
-        choice = ", ".join(dict.fromkeys(whole.removesuffix("ExecutionProvider") for whole in known))
-        raise SettingsError(f"{source}{name!r} is no execution provider; use some of {choice}") from None
-
-
-def _path(value: Any, source: str) -> str:
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        raise SettingsError(f"{source}{value!r} is not allowed; use a path")
-    return os.path.abspath(os.path.expanduser(os.fsdecode(value)))
-
-
-def _shapes(value: Any, source: str) -> dict[str, tuple[int, ...]]:
-    """``{"x": (1, 3, 224, 224)}``, or the same as text: ``x:1,3,224,224;mask:1,128``."""
-    wanted = SettingsError(
-        f"{source}{value!r} is not allowed; use a mapping of input name to positive sizes, "
-        "or text like name:1,3,224,224;name2:1,128"
-    )
-    try:
-        if isinstance(value, str):
-            value = {
-                n.strip(): s.split(",") if s.strip() else []
-                for n, _, s in (part.rpartition(":") for part in value.split(";") if part)
-            }
-        shapes = {str(name): tuple(int(size) for size in shape) for name, shape in value.items()}
-    except (AttributeError, TypeError, ValueError):
-        raise wanted from None
-    if not shapes or any(size < 0 for shape in shapes.values() for size in shape) or not all(shapes):
-        raise wanted
-    return shapes
-
-
-def _anything(value: Any, source: str) -> Any:
-    return value
-
-
-FIELDS: Mapping[str, Check] = {
-    "mode": _one_of("auto", "cached", "off"),
-    "budget_s": _seconds,
-    "accuracy": _one_of("strict", "balanced", "fast"),
-    "providers": _names,
-    "cache_dir": _path,
-    "strategy": _path,
-    "input_shapes": _shapes,
-    "inputs": _anything,
-    "objective": _one_of("latency", "pipeline"),
-    "metric": _metric,
-    "metric_threshold": _loss,
-    "capture": _count,
-    "buckets": _buckets,
-    "compiled": _one_of("auto", "off"),
-    "max_trials": _trials,
-    "rules_off": _rules,
-    "records": _flag,
-    "strict": _flag,
-    "log": _one_of("off", "error", "warning", "info", "debug"),
+FIELDS: Mapping[str, checks.Check] = {
+    "mode": checks.one_of("auto", "cached", "background", "off"),
+    "budget_s": checks.seconds,
+    "accuracy": checks.one_of("strict", "balanced", "fast"),
+    "providers": checks.provider_names,
+    "cache_dir": checks.path,
+    "strategy": checks.path,
+    "input_shapes": checks.shapes,
+    "inputs": checks.anything,
+    "objective": checks.one_of(*OBJECTIVES),
+    "callers": checks.callers,
+    "max_slowdown": checks.slowdown,
+    "metric": checks.metric,
+    "metric_threshold": checks.loss,
+    "capture": checks.inputs_kept,
+    "buckets": checks.buckets,
+    "compiled": checks.one_of("auto", "off"),
+    "max_trials": checks.trials,
+    "rules_off": checks.rule_names,
+    "records": checks.flag,
+    "strict": checks.flag,
+    "log": checks.one_of("off", "error", "warning", "info", "debug"),
 }
 """Setting -> the check that turns a keyword, a file's value or an environment variable's text into its value."""
 
@@ -282,6 +140,7 @@ DEFAULTS = Settings(
     budget_s=15.0,
     accuracy="strict",
     objective="latency",
+    max_slowdown=1.1,
     capture=0,
     buckets=0,
     compiled="auto",
@@ -299,9 +158,9 @@ def resolve(
     """Merge keyword, environment, user file and defaults.
 
     Returns:
-        The settings, every field but ``inputs``, ``input_shapes``, ``providers``, ``strategy``, ``cache_dir`` and the
-        metric's set; and what was wrong in the environment or the file: a bad value counts as not given. A metric
-        without a threshold says nothing, and counts as not given too.
+        The settings, every field but ``inputs``, ``input_shapes``, ``providers``, ``strategy``, ``cache_dir``,
+        ``callers`` and the metric's set; and what was wrong in the environment or the file: a bad value counts as not
+        given. A metric without a threshold says nothing, and counts as not given too.
     """
     problems = list(_strays(environment))
     given = {name: getattr(keyword, name) for name in FIELDS} if keyword is not None else {}

@@ -89,6 +89,7 @@ def setup_plain(setup: Setup) -> dict[str, Any]:
         "shapes": {name: list(shape) for name, shape in setup.shapes.items()},
         "label": setup.label,
         "inputs_are_real": setup.inputs_are_real,
+        "callers": setup.callers,
     }
 
 
@@ -104,6 +105,7 @@ def setup_from(plain: dict[str, Any]) -> Setup:
         shapes={name: tuple(shape) for name, shape in plain["shapes"].items()},
         label=plain["label"],
         inputs_are_real=bool(plain.get("inputs_are_real")),
+        callers=int(plain.get("callers", 1)),
     )
 
 

@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +16,7 @@ from ort_metainfer.errors import MetainferError, TrialCrashed, TrialError, Trial
 from ort_metainfer.problem import Device, Graph
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import duel as duelling
+from ort_metainfer.trials import peaks
 from ort_metainfer.trials.channel import setup_plain, thresholds_plain
 from ort_metainfer.trials.child import Child
 from ort_metainfer.trials.course import Course
@@ -33,6 +35,9 @@ STEP_MIN_S = 1.0
 EXTRA = "extra"
 EXTRA_SHARE = 0.2
 """What trying one more synthetic input may take of the time that is left."""
+
+WEIGHING_SHARE = 0.5
+"""What weighing sessions in processes of their own may take of a contest's time (objective ``memory``)."""
 
 START_S = 0.5
 """Below this no child is started: it would not get to anything."""
@@ -201,7 +206,9 @@ class ChildTrialHost:
         on_progress: Callable[[str], None] | None = None,
     ) -> list[Trial]:
         """See :class:`~ort_metainfer.trials.task.TrialHost`."""
-        ledger, with_noise = Ledger(candidates, thresholds), True
+        ledger, with_noise, ends = Ledger(candidates, thresholds), True, deadline
+        if setup.objective == "memory":
+            deadline -= WEIGHING_SHARE * max(0.0, deadline - time.monotonic())
         say = on_progress or (lambda text: None)
         self._dismiss_scout()
         while ledger.open_candidates and deadline - time.monotonic() > START_S:
@@ -217,7 +224,11 @@ class ChildTrialHost:
             if culprit is None:
                 break
             with_noise = with_noise and culprit != "noise"
-        return [with_reasons(trial, setup) for trial in ledger.trials()]
+        trials = [with_reasons(trial, setup) for trial in ledger.trials()]
+        if setup.objective != "memory":
+            return trials
+        say("weighing sessions in processes of their own")
+        return peaks.weigh_all(trials, thresholds, partial(peaks.weigh, setup, deadline=ends), ends)
 
     def _race_once(
         self,
@@ -248,6 +259,9 @@ class ChildTrialHost:
         course = Course()
         child: Child | None = None
         refuted: Gate | None = None
+        ends = deadline
+        if setup.objective == "memory":
+            deadline -= WEIGHING_SHARE * max(0.0, deadline - time.monotonic())
         # each contest's own timing is what its figures rest on: the race's becomes "before"
         trial = replace(trial, before=trial.after or trial.before, after=None)
         try:
@@ -268,6 +282,11 @@ class ChildTrialHost:
             failure = f"in the confirming duel, {refuted.detail}"
             return replace(trial, gates=(*kept, refuted), failure=failure)
         timing, gate = duelling.judge(trial.timing, course, thresholds)
+        if setup.objective == "memory":  # so far it is a latency that keeps its bound, or does not
+            within, timing = timing if gate.passed else None, None
+            if within is not None:
+                weigh = partial(peaks.weigh, setup, deadline=ends)
+                timing, gate = peaks.confirm(trial.timing, within, trial.strategy, thresholds, weigh)
         flags = course.flags(thresholds.steady_only, (*duelling.CANDIDATE, *duelling.BASELINE))
         told = (*trial.flags, *(f"duel: {flag}" for flag in flags))
         return replace(trial, duel=timing, flags=told).with_gate(gate)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from ort_metainfer.decision import Gate
+from ort_metainfer.hardware.cgroups import quota_cores
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import gates, memory
 from ort_metainfer.trials.accuracy import compare_outputs
@@ -16,7 +17,7 @@ from ort_metainfer.trials.bench import CPU, Bench, Opened, Refused, judge, judge
 from ort_metainfer.trials.duel import ALONE, BASELINE, CANDIDATE, look_at
 from ort_metainfer.trials.steady import SteadyRounds
 from ort_metainfer.trials.task import Thresholds
-from ort_metainfer.trials.timing import MIN_ROUNDS, still_in
+from ort_metainfer.trials.timing import MIN_ROUNDS, still_in, still_within
 from ort_metainfer.trials.turn import TurnPlan, rest
 from ort_metainfer.trials.warmup import WarmUp, warm_up
 
@@ -71,7 +72,7 @@ class Race:
         baseline = bench.open_measured("baseline", Strategy())
         self.baseline_creation_ms = baseline.creation_ms
         self.latency_ms, again = warm_baseline(bench, baseline)
-        bench.plan = TurnPlan.of(self.latency_ms)
+        bench.plan = plan_of(bench, self.latency_ms)
         bench.speaker.say("baseline", creation_ms=baseline.creation_ms, latency_ms=self.latency_ms)
         if _is_random(baseline, again):
             for index, _ in self.candidates:
@@ -189,10 +190,23 @@ class Race:
             if not steady.take([*BASELINE, *self.running]):
                 continue
             confidence = steady.course.confidence(self.thresholds.confidence)
-            staying, is_over = still_in(bench.rounds, self.running, BASELINE, confidence, self.thresholds.min_speedup)
+            staying, is_over = self._look(confidence)
             for name in set(self.running) - set(staying):
                 bench.release(name, f"{name}_twin")
             self.running = staying
+
+    def _look(self, confidence: float) -> tuple[list[str], bool]:
+        """Who stays, and whether it is over. For ``memory`` nobody races the others: each has a bound to keep."""
+        rounds, thresholds = self.bench.rounds, self.thresholds
+        if thresholds.objective == "memory":
+            return still_within(rounds, self.running, BASELINE, confidence, thresholds.max_slowdown)
+        return still_in(rounds, self.running, BASELINE, confidence, thresholds.min_speedup)
+
+
+def plan_of(bench: Bench, latency_ms: float) -> TurnPlan:
+    """How the sessions of a contest take turns, by its objective."""
+    setup = bench.setup
+    return TurnPlan.of(latency_ms, setup.objective, setup.callers, quota_cores() is not None)
 
 
 def _names(opened: Opened) -> list[str]:
@@ -269,7 +283,7 @@ def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[
         bench.speaker.say("refuted", gate=asdict(refuted))
         return {}
     candidate.first = baseline.first = None
-    bench.plan = TurnPlan.of(latency_ms)
+    bench.plan = plan_of(bench, latency_ms)
     bench.open("baseline_again", Strategy())
     rounds_s = MIN_ROUNDS * (4 + len(ALONE) * is_pipeline) * bench.plan.seconds(latency_ms, is_pipeline)
     if is_pipeline or candidate.creation_ms / 1000 + rounds_s < bench.left_s():

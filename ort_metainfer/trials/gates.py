@@ -10,9 +10,34 @@ from ort_metainfer.trials.accuracy import Comparison
 from ort_metainfer.trials.task import Thresholds
 from ort_metainfer.trials.timing import MIN_ROUNDS, Interval, is_clear, is_trustworthy
 
-__all__ = ["RANDOM", "accurate", "bar", "compiles", "is_settled", "pays"]
+__all__ = [
+    "RANDOM",
+    "accurate",
+    "bar",
+    "bounded",
+    "compiles",
+    "is_bounded",
+    "is_settled",
+    "may_be_bounded",
+    "pays",
+    "too_slow",
+]
 
 RANDOM = "outputs differ from run to run"
+
+OBJECTIVE_FIGURES = (
+    "p99_ms",
+    "baseline_p99_ms",
+    "runs_per_s",
+    "baseline_runs_per_s",
+    "peak_mb",
+    "baseline_peak_mb",
+    "slowdown",
+    "slowdown_high",
+)
+
+MIN_SAVED_MB = 1.0
+"""What a strategy must save of memory at least: allocators and libraries move by some pages from process to process."""
 
 MAX_TOLD = 8
 """Outputs whose figures are told one by one: what is told must not grow with the model."""
@@ -156,6 +181,8 @@ def bar(timing: Timing, thresholds: Thresholds) -> float:
 
 def is_settled(duel: Timing, thresholds: Thresholds, alone: Interval | None = None) -> bool:
     """Whether more rounds would not change a duel's verdict (called at looks only)."""
+    if thresholds.objective == "memory":  # rounds tell its latency only
+        return is_bounded(duel, thresholds) or not may_be_bounded(duel, thresholds)
     if duel.speedup_high < thresholds.min_speedup:
         return True
     if not _outside(duel, thresholds):
@@ -170,7 +197,9 @@ def pays(
     alone: Interval | None = None,
     extra: Mapping[str, float] | None = None,
 ) -> Gate:
-    """The candidate is faster than the default, beyond what two identical sessions differ by, in two processes.
+    """The candidate is better than the default, beyond what two identical sessions differ by, in two processes.
+
+    Better is what the objective says: faster, faster in the tail, more runs per second, less peak memory.
 
     Args:
         race: the figures of the race, in another process.
@@ -181,12 +210,61 @@ def pays(
     """
     figures = {"speedup": duel.speedup, "low": duel.speedup_low, "high": duel.speedup_high, "band": duel.band}
     figures |= {"rounds": float(duel.rounds)} | ({} if race is None else {"race_speedup": race.speedup})
+    figures |= {name: value for name in OBJECTIVE_FIGURES if (value := getattr(duel, name)) is not None}
     if alone is not None:
         figures |= {"alone_speedup": _ratio(alone.middle), "alone_low": _ratio(alone.low)}
-    span = f"{duel.speedup:.2f}x [{duel.speedup_low:.2f}, {duel.speedup_high:.2f}] over {duel.rounds} rounds"
+    counted = "pairs of processes" if duel.peak_mb is not None else "rounds"
+    span = f"{duel.speedup:.2f}x [{duel.speedup_low:.2f}, {duel.speedup_high:.2f}] over {duel.rounds} {counted}"
+    span = f"{_what(duel)}{span}"
     blame = _pays_blame(race, duel, thresholds, alone)
     detail = f"{span}, {blame}" if blame else f"{span}, outside the A/A band of {duel.band:.2f}"
     return Gate("pays", blame is None, detail, figures | dict(extra or {}))
+
+
+def _what(timing: Timing) -> str:
+    """What the ratio is of, where it is not the median latency."""
+    if timing.p99_ms is not None:
+        return f"P99 {timing.p99_ms:.3g} ms against {timing.baseline_p99_ms:.3g}: "
+    if timing.runs_per_s is not None:
+        return f"{timing.runs_per_s:.4g} runs/s against {timing.baseline_runs_per_s:.4g}: "
+    if timing.peak_mb is not None:
+        return f"peak {timing.peak_mb:.1f} MB against {timing.baseline_peak_mb:.1f}, {_slowdown_text(timing)}: "
+    return ""
+
+
+def _slowdown_text(timing: Timing) -> str:
+    return f"a run takes {timing.slowdown:.2f} times as long [..., {timing.slowdown_high:.2f}]"
+
+
+def is_bounded(latency: Timing, thresholds: Thresholds) -> bool:
+    """Whether the whole interval lies within ``max_slowdown``, and rests on enough rounds or lies far within."""
+    bound = 1 / thresholds.max_slowdown
+    if latency.speedup_low < bound or latency.rounds < 1:
+        return False
+    trusted = is_trustworthy(latency.rounds, thresholds.confidence)
+    return trusted or (latency.rounds >= MIN_ROUNDS and is_clear(latency.speedup_low, latency.speedup_high, bound))
+
+
+def may_be_bounded(latency: Timing, thresholds: Thresholds) -> bool:
+    """Whether some of the interval lies within ``max_slowdown``."""
+    return latency.speedup_high >= 1 / thresholds.max_slowdown
+
+
+def bounded(latency: Timing, thresholds: Thresholds) -> Gate:
+    """Of the objective ``memory``, the half that rounds tell: a run takes no longer than allowed."""
+    passed, text = is_bounded(latency, thresholds), too_slow(latency, thresholds)
+    blame = text if not may_be_bounded(latency, thresholds) else f"{text}: not certain, a larger budget_s would tell"
+    return Gate("pays", passed, text if passed else blame)
+
+
+def too_slow(timing: Timing, thresholds: Thresholds) -> str:
+    """What to say of one that is not within ``max_slowdown``; ``timing`` may be that of latency or of memory."""
+    slowdown = timing.slowdown or 1 / timing.speedup
+    high = timing.slowdown_high or 1 / timing.speedup_low
+    return (
+        f"a run takes {slowdown:.2f} times as long [..., {high:.2f}] as by default over {timing.rounds} rounds; "
+        f"{thresholds.max_slowdown:.2f} times is allowed (max_slowdown)"
+    )
 
 
 def _pays_blame(race: Timing | None, duel: Timing, thresholds: Thresholds, alone: Interval | None) -> str | None:
@@ -196,6 +274,10 @@ def _pays_blame(race: Timing | None, duel: Timing, thresholds: Thresholds, alone
         return f"not outside the A/A band of {duel.band:.2f}"
     if not _outside(duel, thresholds):
         return f"too few rounds for {thresholds.confidence:.0%}: a larger budget_s would tell"
+    if duel.p99_ms is not None and duel.p99_ms >= (duel.baseline_p99_ms or 0):
+        return "but not below the default's P99 over all runs together"
+    if duel.peak_mb is not None and (duel.baseline_peak_mb or 0) - duel.peak_mb < MIN_SAVED_MB:
+        return f"but less than {MIN_SAVED_MB:g} MB"
     if race is not None and race.speedup <= 1:
         return f"but the race before it, in another process, gave {race.speedup:.2f}x"
     if alone is not None and _ratio(alone.low) < thresholds.noninferior:

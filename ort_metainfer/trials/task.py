@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +14,10 @@ __all__ = ["MIN_COSINE", "TOLERANCES", "Feeds", "Setup", "Thresholds", "TrialHos
 
 TOLERANCES: Mapping[str, float] = {"strict": 1e-4, "balanced": 1e-2, "fast": 1e-1}
 """Accuracy policy -> relative L2 error allowed on every float output (DESIGN: promise 2)."""
+
+MIN_MEMORY_GAIN = 1.05
+"""What a strategy must save of a session's peak memory to be worth its risk. A choice: peaks of the same session in
+several processes lie within 1% (own measurement), and a few per cent decide about nothing."""
 
 TOP1_AGREEMENT = 0.99
 """Share of rows whose largest element must stay where it was, for lossy policies."""
@@ -43,6 +47,8 @@ class Thresholds:
         confidence: of that interval, after correction for repeated looks.
         noninferior: for ``pipeline``: how much slower the session may be when it runs alone after all (0.9 = 10%).
         steady_only: whether only rounds may count during which the machine did not change (load-sensitive strategies).
+        objective: what must be better (see ``Settings.objective``); ``min_speedup`` is asked of that.
+        max_slowdown: for ``memory``: how many times the default's median latency is allowed.
     """
 
     max_error: float = TOLERANCES["strict"]
@@ -54,6 +60,8 @@ class Thresholds:
     confidence: float = 0.95
     noninferior: float = 0.9
     steady_only: bool = False
+    objective: str = "latency"
+    max_slowdown: float = 1.1
 
     @classmethod
     def of(cls, accuracy: str, metric: str | None = None, metric_threshold: float | None = None) -> Thresholds:
@@ -66,6 +74,12 @@ class Thresholds:
             metric_threshold=metric_threshold or 0.0,
         )
 
+    def aiming(self, objective: str, max_slowdown: float | None = None) -> Thresholds:
+        """The same for an objective."""
+        asked = max(self.min_speedup, MIN_MEMORY_GAIN) if objective == "memory" else self.min_speedup
+        bound = self.max_slowdown if max_slowdown is None else max_slowdown
+        return replace(self, objective=objective, min_speedup=asked, max_slowdown=bound)
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -75,7 +89,8 @@ class Setup:
         model_file: the model; where the caller gave bytes, a temporary file that holds them.
         as_bytes: load the file and give onnxruntime its bytes, as the caller did.
         baseline: the caller's session.
-        objective: ``latency`` or ``pipeline`` (see ``Settings.objective``).
+        objective: see ``Settings.objective``.
+        callers: threads that call the session at once, for ``throughput``.
         feeds: folder of feeds, ``0.npz``, ``1.npz``, ...; filled by ``TrialHost.prepare`` where empty.
         graph: the model's features, once known.
         shapes: input name -> shape to run with, where the caller said.
@@ -92,6 +107,7 @@ class Setup:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     label: str = "model"
     inputs_are_real: bool = False
+    callers: int = 1
 
 
 @dataclass(frozen=True)

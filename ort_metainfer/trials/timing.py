@@ -1,7 +1,7 @@
 """Statistics of interleaved timing: paired log ratios, their distribution-free intervals, and when to stop. Pure.
 
-A *round* gives every session one turn; a *turn* yields one figure (the median of its timed runs). Sessions are compared
-within a round only, so that whatever slows the machine down for a second slows both sides of a ratio.
+A *round* gives every session one turn; a *turn* yields one figure, by default the median of its runs. Sessions are
+compared within a round only, so that whatever slows the machine down for a second slows both sides of a ratio.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ __all__ = [
     "look_allowance",
     "quantile",
     "still_in",
+    "still_within",
 ]
 
 LOOKS = (5, 8, 12, 18, 27, 40)
@@ -44,31 +45,53 @@ TIE = 0.02
 
 @dataclass(frozen=True)
 class Turn:
-    """One session's turn: the timed runs, process CPU time over them (per run), and involuntary context switches."""
+    """One session's turn.
+
+    Attributes:
+        runs_ms: each timed run.
+        cpu_ms: process CPU time over them, of one run.
+        switches: involuntary context switches meanwhile.
+        share: the turn's figure is the latency that this share of the runs does not exceed: the median's 0.5, 0.99.
+        pace_ms: wall time over the number of runs, where several callers shared them; then that is the turn's figure.
+    """
 
     runs_ms: tuple[float, ...]
     cpu_ms: float | None = None
     switches: int | None = None
+    share: float = 0.5
+    pace_ms: float | None = None
 
     @property
     def median_ms(self) -> float:
-        """The turn's figure."""
+        """The middle of its runs."""
         return median(self.runs_ms)
+
+    @property
+    def figure_ms(self) -> float:
+        """What the turn is judged by: less is better."""
+        if self.pace_ms is not None:
+            return self.pace_ms
+        return self.median_ms if self.share == 0.5 else quantile(self.runs_ms, self.share)
 
     def as_dict(self) -> dict[str, object]:
         """Plain values, as they stand in JSON."""
-        return {"runs_ms": list(self.runs_ms), "cpu_ms": self.cpu_ms, "switches": self.switches}
+        plain: dict[str, object] = {"runs_ms": list(self.runs_ms), "cpu_ms": self.cpu_ms, "switches": self.switches}
+        if self.share != 0.5:
+            plain["share"] = self.share
+        return plain if self.pace_ms is None else plain | {"pace_ms": self.pace_ms}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, object]) -> Turn:
         """The inverse of :meth:`as_dict`."""
         runs = plain["runs_ms"]
         assert isinstance(runs, list)
-        cpu, switches = plain.get("cpu_ms"), plain.get("switches")
+        cpu, switches, pace, share = (plain.get(name) for name in ("cpu_ms", "switches", "pace_ms", "share"))
         return cls(
             tuple(float(run) for run in runs),
             float(cpu) if isinstance(cpu, int | float) else None,
             int(switches) if isinstance(switches, int) else None,
+            float(share) if isinstance(share, int | float) else 0.5,
+            float(pace) if isinstance(pace, int | float) else None,
         )
 
 
@@ -156,7 +179,7 @@ def log_ratios(rounds: Rounds, above: Sequence[str], below: Sequence[str], cpu: 
 def _figure(turn: Turn | None, cpu: bool) -> float | None:
     if turn is None:
         return None
-    return turn.cpu_ms if cpu else turn.median_ms
+    return turn.cpu_ms if cpu else turn.figure_ms
 
 
 def compare(
@@ -178,7 +201,8 @@ def compare(
         return None
     error = look_allowance(len(ratios), confidence, final)
     speedup = interval_of_median(ratios, error)
-    base_ms, own_ms = _all_runs(rounds, baseline, candidate), _all_runs(rounds, candidate, baseline)
+    base, own = _all_turns(rounds, baseline, candidate), _all_turns(rounds, candidate, baseline)
+    base_ms, own_ms = ([run for turn in turns for run in turn.runs_ms] for turns in (base, own))
     cpu = log_ratios(rounds, baseline, candidate, cpu=True)
     return Timing(
         rounds=len(ratios),
@@ -191,12 +215,25 @@ def compare(
         speedup_high=math.exp(speedup.high),
         band=math.exp(max(_apart(rounds, pair, error) for pair in (baseline, candidate))),
         cpu_ratio=math.exp(median(cpu)) if cpu else None,
+        **_more_figures(base, own),
     )
 
 
-def _all_runs(rounds: Rounds, names: Sequence[str], others: Sequence[str]) -> list[float]:
+def _more_figures(base: Sequence[Turn], own: Sequence[Turn]) -> dict[str, float]:
+    """What turns of the objectives ``tail`` and ``throughput`` tell besides: P99 over all runs, the median rate."""
+    figures: dict[str, float] = {}
+    for prefix, turns in (("baseline_", base), ("", own)):
+        if all(turn.share != 0.5 for turn in turns):
+            figures[f"{prefix}p99_ms"] = quantile([run for turn in turns for run in turn.runs_ms], 0.99)
+        paces = [turn.pace_ms for turn in turns if turn.pace_ms]
+        if len(paces) == len(turns):
+            figures[f"{prefix}runs_per_s"] = 1000 / median(paces)
+    return figures
+
+
+def _all_turns(rounds: Rounds, names: Sequence[str], others: Sequence[str]) -> list[Turn]:
     whole = [turns for turns in rounds if all(name in turns for name in (*names, *others))]
-    return [run for turns in whole for name in names for run in turns[name].runs_ms]
+    return [turns[name] for turns in whole for name in names]
 
 
 def _apart(rounds: Rounds, pair: Sequence[str], error: float) -> float:
@@ -239,6 +276,22 @@ def still_in(
         for name in staying
     )
     return staying, decided or len(rounds) >= MAX_ROUNDS
+
+
+def still_within(
+    rounds: Rounds, candidates: Sequence[str], baseline: Sequence[str], confidence: float, max_slowdown: float
+) -> tuple[list[str], bool]:
+    """A look at who keeps a bound on latency: who stays, and whether it is over.
+
+    Out is a candidate that takes longer than allowed by its whole interval; it is over when the others' intervals lie
+    wholly within.
+    """
+    if len(rounds) not in LOOKS or not candidates:
+        return list(candidates), not candidates
+    timings = {name: compare(rounds, [name], baseline, confidence, final=False) for name in candidates}
+    staying = {name: timing for name, timing in timings.items() if timing and timing.speedup_high >= 1 / max_slowdown}
+    decided = all(timing.speedup_low >= 1 / max_slowdown for timing in staying.values())
+    return list(staying), decided or len(rounds) >= MAX_ROUNDS
 
 
 def _is_decided(timing: Timing, min_speedup: float, confidence: float) -> bool:

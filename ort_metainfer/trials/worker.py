@@ -131,6 +131,7 @@ ERRANDS: Mapping[str, str] = {
     "operators": "ort_metainfer.hardware.operators",
     "compile": "ort_metainfer.compiling",
     "earn": "ort_metainfer.rewrites.earning_errand",
+    "peak": "ort_metainfer.trials.peak_errand",
     "nodes": "ort_metainfer.rewrites.precision_report",
 }
 """Errand -> module whose ``serve(request, channel, until)`` carries it out, as the tasks above do theirs; it says what
