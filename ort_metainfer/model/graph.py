@@ -11,9 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ort_metainfer.learning.structure import structure_of
 from ort_metainfer.model.bounds import index_bounds, integer_inputs
 from ort_metainfer.model.declared import tensor_spec
-from ort_metainfer.model.inference import PROBE, Sources, infer, probe_shapes, skeleton
+from ort_metainfer.model.inference import PROBE, Sources, infer, probe_shapes, stood_in, unfold
 from ort_metainfer.model.macs import count_macs
 from ort_metainfer.model.parsing import parse
 from ort_metainfer.model.shapes import Scope
@@ -90,7 +91,9 @@ def describe(model: str | Path | bytes, shapes: Mapping[str, tuple[int, ...]] = 
         "external_files": tuple(dict.fromkeys(external_files(proto))),
         "overridable": _overridable(proto),
     }
-    bare = skeleton(proto)  # takes proto over
+    plain = unfold(proto)  # takes proto over
+    features["structure"] = structure_of(plain.graph)
+    bare = stood_in(plain)
     inferred, sources = infer(bare, shapes)
     bounds, tables = _bounds(bare, inferred, sources, shapes)
     return Graph(**features, macs=count_macs(inferred.graph), index_bounds=bounds, index_inputs=tables)
