@@ -9,43 +9,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as PlainSession
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, InvalidArgument
 
 from ort_metainfer.decision import Decision
+from ort_metainfer.declared import Declared
+from ort_metainfer.errors import MetainferError
 from ort_metainfer.options import open_session
-from ort_metainfer.problem import Graph, SessionSpec, TensorSpec
+from ort_metainfer.problem import Graph, SessionSpec
 from ort_metainfer.shape_buckets import ShapeBuckets, open_inputs, opener
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["DeclaredArg", "guard"]
+if TYPE_CHECKING:
+    from ort_metainfer.strategy_cache.store import StrategyCache
 
-_ORT_TYPE = {
-    "float32": "float",
-    "float64": "double",
-}
-
+__all__ = ["guard"]
 
 REFUSALS = (InvalidArgument, EPFail, ValueError)
 """Other shapes; the provider's failure, from which only the general session falls back; a value of its memory."""
-
-
-@dataclass(frozen=True)
-class DeclaredArg:
-    """An input or output as the model declares it, with the attributes of onnxruntime.NodeArg."""
-
-    name: str
-    type: str
-    shape: list[int | str | None]
-
-    @classmethod
-    def of(cls, spec: TensorSpec) -> DeclaredArg:
-        """``tensor(float)`` and the like from a described tensor."""
-        kind = spec.dtype if "(" in spec.dtype else f"tensor({_ORT_TYPE.get(spec.dtype, spec.dtype)})"
-        return cls(spec.name, kind, list(spec.shape or ()))
 
 
 class _General:
@@ -60,6 +43,12 @@ class _General:
                 self._session = self._open()
             return self._session
 
+    def shown(self) -> tuple[list[Any], list[Any]]:
+        """Its inputs and outputs; where nothing has run on it yet it is made for that, and not kept."""
+        with self._lock:
+            session = self._session or self._open()
+        return session.get_inputs(), session.get_outputs()
+
 
 class _ShapeGuard(PlainSession):  # type: ignore[misc]  # onnxruntime ships no types
     """Stands in a guarded session's class between the caller's own classes and onnxruntime's.
@@ -71,19 +60,19 @@ class _ShapeGuard(PlainSession):  # type: ignore[misc]  # onnxruntime ships no t
     _metainfer_kind: Any
     _metainfer_fixed: Any
     _metainfer_general: _General
-    _metainfer_declared: tuple[list[Any], list[Any]]
+    _metainfer_declared: Declared
 
     @property
     def _sess(self) -> Any:
         return self._metainfer_general()._sess
 
     def get_inputs(self) -> list[Any]:
-        """Inputs as the model declares them."""
-        return list(self._metainfer_declared[0])
+        """Inputs as plain onnxruntime shows them."""
+        return list(self._metainfer_declared.inputs())
 
     def get_outputs(self) -> list[Any]:
-        """Outputs as the model declares them."""
-        return list(self._metainfer_declared[1])
+        """Outputs as plain onnxruntime shows them."""
+        return list(self._metainfer_declared.outputs())
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """As onnxruntime's own, for any shapes."""
@@ -228,16 +217,26 @@ def _buckets(
 
 
 def _keep_general(session: Any, model: str | bytes, spec: SessionSpec, decision: Decision) -> None:
-    """Give the session what stands behind it: itself as it is, how the general one is made, what the model declares."""
+    """Give the session what stands behind it: itself as it is, how the general one is made, what that shows."""
     unprofiled = {name: value for name, value in spec.properties.items() if name != "enable_profiling"}
     general = _General(lambda: open_session(model, spec._replace(properties=unprofiled), Strategy()))
-    if decision.graph is None:
-        declared: Any = (general().get_inputs(), general().get_outputs())
-    else:
-        tensors = (decision.graph.inputs, decision.graph.outputs)
-        declared = tuple([DeclaredArg.of(tensor) for tensor in side] for side in tensors)
+    keyword = getattr(session, "_metainfer_settings", None)
+    model_hash = None if decision.key is None else decision.key.model
+    declared = Declared(spec, decision.graph, general.shown, lambda: _rows(keyword), model_hash)
     session._metainfer_fixed = _fixed_of(session)
     session._metainfer_general, session._metainfer_declared = general, declared
+
+
+def _rows(keyword: Any) -> StrategyCache | None:
+    """The cache of a session made with these settings; None where settings do not say."""
+    from ort_metainfer.adapt import settings_for
+    from ort_metainfer.places import cache_directory
+    from ort_metainfer.strategy_cache.store import open_cache
+
+    try:
+        return open_cache(cache_directory(settings_for(keyword)[0]))
+    except MetainferError:  # what is wrong in them the session has said already
+        return None
 
 
 def _guarded(kind: type[Any], below: type[Any]) -> type[Any]:
