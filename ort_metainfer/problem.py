@@ -11,7 +11,7 @@ from ort_metainfer.spec import NEUTRAL_PROPERTIES, SessionSpec
 
 if TYPE_CHECKING:
     from ort_metainfer.hardware.profile import Profile
-    from ort_metainfer.model.work import NodeWork
+    from ort_metainfer.model.work import NodeWork, OperatorTime
 
 __all__ = [
     "NEUTRAL_PROPERTIES",
@@ -351,6 +351,7 @@ class Problem:
         inputs_are_real: whether inputs came from the caller; lossy strategies need that.
         profiles: provider -> profile of its first device, where that device was probed.
         work: what one run does, node by node, at the shapes given or declared; empty where it was not looked at.
+        operators: what onnxruntime's profiler says of the caller's own session; empty where it was not asked.
     """
 
     model: Model
@@ -363,6 +364,7 @@ class Problem:
     inputs_are_real: bool = False
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     work: tuple[NodeWork, ...] = ()
+    operators: tuple[OperatorTime, ...] = ()
 
     @property
     def cpu(self) -> Device:
