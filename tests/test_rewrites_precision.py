@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ort_metainfer.errors import RewriteError
+from ort_metainfer.errors import RewriteError, StrategyError
 from ort_metainfer.model.graph import describe
 from ort_metainfer.problem import Device
 from ort_metainfer.rewrites.base import Context, Outcome
@@ -25,8 +25,15 @@ from tests.random_graphs import build, random_plan
 from tests.rewrite_conformance import check_rewrite
 from tests.rewrite_trials import Subject, campaign, report
 
-NAMES = ("float16", "int8-dynamic", "int8-static", "int8-weights", "int4-weights")
-BOUNDS = {"float16": 2e-3, "int8-dynamic": 3e-2, "int8-static": 0.15, "int8-weights": 2e-2, "int4-weights": 0.2}
+NAMES = ("float16", "int8-dynamic", "int8-static", "int8-operators", "int8-weights", "int4-weights")
+BOUNDS = {
+    "float16": 2e-3,
+    "int8-dynamic": 3e-2,
+    "int8-static": 0.15,
+    "int8-operators": 0.15,
+    "int8-weights": 2e-2,
+    "int4-weights": 0.2,
+}
 ROWS, WIDTH = 8, 64
 
 Feed = dict[str, np.ndarray]
@@ -182,9 +189,11 @@ def test_a_node_can_be_named_by_its_output(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_no_node_has_is_told(name: str, tmp_path: Path) -> None:
-    _, outcome = applied(name, saved(perceptron(), tmp_path), tmp_path / "work", exclude=["third"])
-    assert "there is no node third" in outcome.notes
+@pytest.mark.parametrize("parameter", ["exclude", "only"])
+def test_a_name_that_no_node_has_is_refused_with_the_nearest_ones(name: str, parameter: str, tmp_path: Path) -> None:
+    file = saved(perceptron(), tmp_path)
+    with pytest.raises(StrategyError, match=f"{name}: {parameter} names 'secnod', .* did you mean 'second'"):
+        applied(name, file, tmp_path / "work", **{parameter: ["first", "secnod"]})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -238,9 +247,9 @@ def test_smoothing_helps_where_few_columns_of_an_activation_are_large(tmp_path: 
     assert smoothed < plain / 2
 
 
-def test_smoothing_without_inputs_says_that_it_did_not(tmp_path: Path) -> None:
-    _, outcome = applied("int8-dynamic", saved(perceptron(), tmp_path), tmp_path / "work", given=(), smooth=0.5)
-    assert outcome.changed == 2 and any("not smoothed" in note for note in outcome.notes)
+def test_smoothing_without_inputs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RewriteError, match=r"smooth = 0\.5 needs inputs"):
+        applied("int8-dynamic", saved(perceptron(), tmp_path), tmp_path / "work", given=(), smooth=0.5)
 
 
 def test_products_of_one_activation_share_its_quantisation(tmp_path: Path) -> None:

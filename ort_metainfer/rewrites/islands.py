@@ -11,7 +11,7 @@ from ort_metainfer.rewrites.base import Site
 from ort_metainfer.rewrites.calibration import Ranges
 from ort_metainfer.rewrites.quantiser import captured
 
-__all__ = ["LIGHT", "PRODUCTS", "Island", "island_of"]
+__all__ = ["LIGHT", "PRODUCTS", "Island", "everything_of", "island_of"]
 
 PRODUCTS = ("Conv", "Gemm", "MatMul")
 """Operators that are worth it. ConvTranspose is not among them: onnxruntime's CPU provider has no integer kernel."""
@@ -21,6 +21,9 @@ ACTIVATIONS = ("Clip", "Relu")
 ARITHMETIC = ("Add", "AveragePool", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid")
 LIGHT = (*ACTIVATIONS, *ARITHMETIC, *MOVING)
 """Operators that onnxruntime's CPU provider runs in 8 bits, and that a Conv's result may pass through."""
+
+INDICES = ("ArgMax", "ArgMin")
+"""Operators that give no number of the kind they take."""
 
 FUSED = "/MatMulAddFusion"
 """What onnxruntime adds to the name of a MatMul that it makes a Gemm of."""
@@ -56,13 +59,13 @@ class Island:
 
 
 def island_of(graph: Any, parameters: Mapping[str, Any], ranges: Ranges) -> Island:
-    """Choose what is quantised in a graph whose nodes have names of their own."""
+    """Choose what is quantised in a graph whose nodes have names of their own: products, and what is between them."""
     weights = {tensor.name: tensor for tensor in graph.initializer}
     closed = {value.name for value in graph.input}.intersection(weights) | captured(graph).intersection(weights)
     reasons = {
         node.name: _unfit(node, weights, closed, parameters, ranges)
         for node in graph.node
-        if node.op_type in (*PRODUCTS, *LIGHT) and node.domain in ("", "ai.onnx")
+        if node.op_type in parameters["operators"] and node.domain in ("", "ai.onnx")
     }
     products = [node for node in graph.node if node.op_type in PRODUCTS and reasons.get(node.name, "") is None]
     fit = [node for node in graph.node if node.op_type in LIGHT and reasons.get(node.name, "") is None]
@@ -74,6 +77,36 @@ def island_of(graph: Any, parameters: Mapping[str, Any], ranges: Ranges) -> Isla
         tuple(node.name for node in products),
         tuple(sites),
     )
+
+
+def everything_of(graph: Any, parameters: Mapping[str, Any], ranges: Ranges) -> Island:
+    """Every node of ``operators`` that is not left out, whatever it is next to: what an NPU runs as a whole."""
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    closed = {value.name for value in graph.input}.intersection(weights) | captured(graph).intersection(weights)
+    sites = [
+        Site(node.name, _unfit_anywhere(node, weights, closed, parameters, ranges) or "")
+        for node in graph.node
+        if node.op_type in parameters["operators"] and node.domain in ("", "ai.onnx")
+    ]
+    names = tuple(site.node for site in sites if not site.reason)
+    return Island(names, names, tuple(sites))
+
+
+def _unfit_anywhere(
+    node: Any, weights: Mapping[str, Any], closed: set[str], parameters: Mapping[str, Any], ranges: Ranges
+) -> str | None:
+    called = {node.name, node.name.removesuffix(FUSED), *node.output}
+    if called.intersection(parameters["exclude"]):
+        return "excluded"
+    if parameters["only"] and not called.intersection(parameters["only"]):
+        return "not asked for"
+    if closed.intersection(node.input):
+        return "a caller or a subgraph may look at its weight"
+    if node.op_type == "Gemm" and not _has_plain_bias(node, weights):
+        return "what it adds is not one number a column"
+    known = [name for name in (*node.input, *node.output) if name in ranges]
+    told = [] if node.op_type in INDICES else list(node.output[:1])  # a value of unknown type cannot be quantised
+    return _unfit_range([*known, *told], ranges)
 
 
 def _is_product(node: Any, reasons: Mapping[str, Any]) -> bool:

@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ort_metainfer.errors import RewriteError
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite, Site
 from ort_metainfer.rewrites.building import Builder, Names, replace
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.integers import quantise_matrix
 from ort_metainfer.rewrites.patterns import all_graphs, learn_types
-from ort_metainfer.rewrites.products import CHOICE, Product, label_of, products, stray_names
+from ort_metainfer.rewrites.products import CHOICE, Product, check_names, label_of, products
 from ort_metainfer.rewrites.smoothing import column_ranges, smoothing_factors
 
 __all__ = ["REWRITES", "Int8Dynamic"]
@@ -96,12 +97,16 @@ class Int8Dynamic(Rewrite):
         reason = self.objection(now)
         if reason is not None:
             return Outcome(0, notes=(reason,))
+        check_names(self.name, draft.ir, parameters)
+        if parameters["smooth"] and not context.feeds:
+            raise RewriteError(
+                f"{self.name}: smooth = {parameters['smooth']:g} needs inputs to look at the activations"
+            )
         notes: list[str] = []
-        ranges = {} if before is None else _ranges(draft.ir.graph, before, context, notes)
+        ranges = {} if before is None else _ranges(draft.ir.graph, before, context)
         model = draft.ir
         learn_types(model)
         graphs = all_graphs(model)
-        notes += [f"there is no node {name}" for name in stray_names(graphs, parameters)]
         work = _Work(Names(model), opset, model.ir_version, parameters, ranges)
         sites = [site for graph in graphs for site in _rewrite_graph(graph, work)]
         changed = sum(not site.reason for site in sites)
@@ -114,11 +119,8 @@ def _too_old(opset: int) -> str | None:
     return f"the model is of opset {opset}; this needs {OLDEST_OPSET}" if opset < OLDEST_OPSET else None
 
 
-def _ranges(graph: Any, file: Path, context: Context, notes: list[str]) -> Mapping[str, np.ndarray]:
+def _ranges(graph: Any, file: Path, context: Context) -> Mapping[str, np.ndarray]:
     """Activation -> largest absolute value in each column; of all products, so that it holds for any choice of them."""
-    if not context.feeds:
-        notes.append("not smoothed: there are no inputs to look at the activations with")
-        return {}
     every: dict[str, list[str]] = {"exclude": [], "only": []}
     wanted = [item.data.name for item in products(graph, every) if isinstance(item, Product)]
     return column_ranges(file, list(dict.fromkeys(wanted)), context.feeds, context.folder, context.deadline)

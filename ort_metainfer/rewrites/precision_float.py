@@ -20,7 +20,7 @@ from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.float_islands import KEPT, PRODUCTS, connected, slots_of, unfit, untyped
 from ort_metainfer.rewrites.observing import observe
 from ort_metainfer.rewrites.patterns import all_graphs, constant, constant_size, dtype, learn_types
-from ort_metainfer.rewrites.products import CHOICE, label_of, stray_names
+from ort_metainfer.rewrites.products import CHOICE, check_names, label_of
 
 __all__ = ["REWRITES", "BFloat16", "Float16"]
 
@@ -80,7 +80,8 @@ class _Narrow(Rewrite):
         model = draft.ir
         learn_types(model)
         graphs, work = all_graphs(model), self._work(model)
-        notes = [f"there is no node {name}" for name in stray_names(graphs, parameters)]
+        check_names(self.name, model, parameters)
+        notes: list[str] = []
         sites: list[Site] = []
         changed = 0
         for graph in graphs:

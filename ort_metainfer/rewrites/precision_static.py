@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,30 +12,33 @@ from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Parameter, Rewrite
 from ort_metainfer.rewrites.calibration import METHODS, Ranges, activation_ranges
 from ort_metainfer.rewrites.draft import Draft
-from ort_metainfer.rewrites.islands import LIGHT, PRODUCTS, Island, island_of
+from ort_metainfer.rewrites.islands import PRODUCTS, everything_of, island_of
 from ort_metainfer.rewrites.observing import question
-from ort_metainfer.rewrites.products import CHOICE
+from ort_metainfer.rewrites.precision_writing import QNN, known_operators, with_integer_operators, with_pairs
+from ort_metainfer.rewrites.products import CHOICE, refuse_stray_names
 from ort_metainfer.rewrites.quantiser import (
     LARGEST_BYTES,
+    fused_for_qnn,
     lift_constants,
     load_whole,
     name_nodes,
     optimised,
-    quiet,
     restore,
 )
 
-__all__ = ["REWRITES", "Int8Static"]
+__all__ = ["REWRITES", "Int8Operators", "Int8Static"]
 
 MOST_SITES = 100
-OLDEST_OPSET, CHANNELS_OPSET = 10, 13
-"""QLinearConv, which onnxruntime runs in the end, came with the first; QuantizeLinear's axis with the second, and
-onnxruntime's own QuantizeLinear has it in any opset."""
+OLDEST_OPSET = 10
+"""QLinearConv, which onnxruntime runs in the end, came with it."""
 
 OUTPUT_TYPE_OPSET = 21
 LATEST_KERNEL_OPSET, LATEST_KERNEL_RELEASE = 23, (1, 24)
 
 SCHEMES = ("u8s8", "s8s8", "a16w8")
+COVERAGES = ("products", "all", QNN)
+PAIRS_ONLY = ("coverage", "float_outputs")
+"""Parameters that say something of QuantizeLinear pairs only."""
 
 
 class Int8Static(Rewrite):
@@ -67,6 +70,15 @@ class Int8Static(Rewrite):
         "between": Parameter(bool, True, "what lies between products (Add, pooling, Concat) stays in 8 bits too"),
         "float_outputs": Parameter(bool, False, "products give float32: their outputs are not rounded again"),
         "fold": Parameter(bool, True, "onnxruntime's basic optimisations first: batch norms go into weights"),
+        "coverage": Parameter(
+            str,
+            "products",
+            "products and what lies between them; all: every operator that the quantiser knows, for NPUs; qnn: as "
+            "Qualcomm's NPU wants it",
+            values=COVERAGES,
+        ),
+        "operators": Parameter(list, [], "operators that may be quantised; empty: all of the coverage"),
+        "exclude_operators": Parameter(list, [], "operators left in float"),
         **CHOICE,
     }
     evidence = (
@@ -92,11 +104,11 @@ class Int8Static(Rewrite):
 
     def prepared(self, file: Path, folder: Path, parameters: Mapping[str, Any]) -> Path:
         """The float model that node names refer to: optimised, and every node with a name."""
-        fold = bool(parameters.get("fold", self.parameters["fold"].default))
-        return prepare(file, load_whole(file), folder, fold)[1]
+        return prepare(file, load_whole(file), folder, {**self._defaults(), **parameters})[1]
 
     def rewrite(self, draft: Draft, context: Context, parameters: Mapping[str, Any]) -> Outcome:
         """Fold, calibrate, choose what is quantised, and have onnxruntime's quantiser do it."""
+        parameters = {**self._defaults(), **parameters}
         source = draft.file()
         original = load_whole(source)
         opset = next((given.version for given in original.opset_import if given.domain in ("", "ai.onnx")), 0)
@@ -106,29 +118,64 @@ class Int8Static(Rewrite):
         reason = self.objection(now, context) or _unsafe(opset, parameters["scheme"], context)
         if reason is not None:
             return Outcome(0, notes=(reason,))
-        prepared, file = prepare(source, original, context.folder, parameters["fold"])
+        prepared, file = prepare(source, original, context.folder, parameters)
+        _check_names(self.name, original, prepared, parameters)
+        operators = _operators(prepared, parameters)
+        if not operators:
+            return Outcome(0, notes=("it holds no operator that is to be quantised",))
         ranges = activation_ranges(
             file,
-            (*PRODUCTS, *LIGHT),
+            operators,
             context.feeds,
             parameters["calibration"],
             parameters["percentile"],
             context.folder,
             context.deadline,
         )
-        island = island_of(prepared.graph, parameters, ranges)
-        notes = [f"there is no node {name}" for name in _stray(original, prepared, parameters)]
+        choose = island_of if parameters["coverage"] == "products" else everything_of
+        island = choose(prepared.graph, {**parameters, "operators": operators}, ranges)
         if not island.products:
-            notes += list(dict.fromkeys(site.reason for site in island.sites if site.reason))[:3]
+            notes = list(dict.fromkeys(site.reason for site in island.sites if site.reason))[:3]
             return Outcome(0, island.sites[:MOST_SITES], tuple(notes or ["nothing that can be quantised"]))
-        with quiet():
-            result = _quantised(file, island, ranges, parameters)
+        result = self._write(file, island.nodes, operators, ranges, parameters)
         restore(result, original)
-        target = context.folder / "int8-static.onnx"
+        target = context.folder / f"{self.name}.onnx"
         target.write_bytes(result.SerializeToString(deterministic=True))
         draft.take(target)
         figures = {"feeds": float(len(context.feeds)), "nodes in 8 bits": float(len(island.nodes))}
-        return Outcome(len(island.products), island.sites[:MOST_SITES], tuple(notes), figures)
+        return Outcome(len(island.products), island.sites[:MOST_SITES], figures=figures)
+
+    def _defaults(self) -> dict[str, Any]:
+        """Of every parameter that writing looks at, those included that a strategy cannot set."""
+        return {name: parameter.default for name, parameter in Int8Static.parameters.items()}
+
+    def _write(
+        self, file: Path, nodes: Sequence[str], operators: Sequence[str], ranges: Ranges, parameters: Mapping[str, Any]
+    ) -> Any:
+        return with_pairs(file, nodes, operators, ranges, parameters)
+
+
+class Int8Operators(Int8Static):
+    """The same in integer operators (QLinearConv, QLinearMatMul, QGemm and their like), with nothing left to fuse.
+
+    onnxruntime makes these of the pairs by itself as it loads a model; here they stand in the file.
+    """
+
+    name = "int8-operators"
+    providers = ("CPUExecutionProvider",)
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        **{name: Int8Static.parameters[name] for name in Int8Static.parameters if name not in PAIRS_ONLY},
+        "scheme": Parameter(str, "u8s8", "types of activations and weights", values=("u8s8", "s8s8")),
+    }
+    evidence = (
+        "never measured to pay: with onnxruntime 1.32 its results are those of int8-static, whose pairs are fused into "
+        "the same kernels at the default graph level"
+    )
+
+    def _write(
+        self, file: Path, nodes: Sequence[str], operators: Sequence[str], ranges: Ranges, parameters: Mapping[str, Any]
+    ) -> Any:
+        return with_integer_operators(file, nodes, operators, ranges, parameters)
 
 
 def _unsafe(opset: int, scheme: str, context: Context) -> str | None:
@@ -159,23 +206,26 @@ def _too_old(opset: int) -> str | None:
     return None
 
 
-def prepare(source: Path, original: Any, folder: Path, fold: bool) -> tuple[Any, Path]:
+def prepare(source: Path, original: Any, folder: Path, parameters: Mapping[str, Any]) -> tuple[Any, Path]:
     """The model as the quantiser wants it, and a file of it, kept for the next time.
 
     Args:
         source: its file.
         original: its content.
         folder: where the prepared model goes.
-        fold: whether onnxruntime's basic optimisations are applied.
+        parameters: ``fold``: whether onnxruntime's basic optimisations are applied; ``coverage``: for ``qnn``,
+            operators are fused as that NPU has them.
 
     Raises:
         RewriteError: onnxruntime does not take the model.
     """
-    file = folder / f"prepared-{question(source, ('prepared', str(fold)), ())}.onnx"
+    fold, for_qnn = bool(parameters["fold"]), parameters["coverage"] == QNN
+    file = folder / f"prepared-{question(source, ('prepared', str(fold), str(for_qnn)), ())}.onnx"
     if file.exists():
         return load_whole(file), file
     try:
-        prepared = optimised(original, folder) if fold else _copy(original)
+        given = fused_for_qnn(original, folder) if for_qnn else original
+        prepared = optimised(given, folder) if fold else _copy(given)
     except Exception as error:  # onnxruntime's many classes
         raise RewriteError(f"{source}: cannot be prepared for quantisation: {error}") from error
     if not fold:
@@ -191,47 +241,17 @@ def _copy(model: Any) -> Any:
     return twin
 
 
-def _stray(original: Any, prepared: Any, parameters: Mapping[str, Any]) -> list[str]:
+def _check_names(rewrite: str, original: Any, prepared: Any, parameters: Mapping[str, Any]) -> None:
+    """See :func:`ort_metainfer.rewrites.products.check_names`; a node may be called as before it was prepared, too."""
     nodes = (*original.graph.node, *prepared.graph.node)
-    there = {name for node in nodes for name in (node.name, *node.output)}
-    return [name for name in dict.fromkeys((*parameters["exclude"], *parameters["only"])) if name not in there]
+    refuse_stray_names(rewrite, {name for node in nodes for name in (node.name, *node.output) if name}, parameters)
 
 
-def _quantised(file: Path, island: Island, ranges: Ranges, parameters: Mapping[str, Any]) -> Any:
-    """The quantised ModelProto."""
-    import numpy as np
-    from onnxruntime.quantization import QuantType
-    from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
-    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-    from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
-
-    activations = {"u8s8": QuantType.QUInt8, "s8s8": QuantType.QInt8, "a16w8": QuantType.QUInt16}
-    seen = {name: TensorData(lowest=np.float32(low), highest=np.float32(high)) for name, (low, high) in ranges.items()}
-    model = load_model_with_shape_infer(file)
-    opset = next(given.version for given in model.opset_import if given.domain in ("", "ai.onnx"))
-    needed = CHANNELS_OPSET if parameters["per_channel"] else OLDEST_OPSET
-    options = {
-        "ActivationSymmetric": parameters["symmetric"] or parameters["scheme"] == "s8s8",
-        "WeightSymmetric": True,
-        "UseQDQContribOps": opset < needed,
-        "MatMulConstBOnly": True,
-    }
-    if parameters["float_outputs"]:
-        options["OpTypesToExcludeOutputQuantization"] = list(PRODUCTS)
-    quantiser = QDQQuantizer(
-        model,
-        parameters["per_channel"],
-        parameters["reduce_range"],
-        QuantType.QInt8,
-        activations[parameters["scheme"]],
-        TensorsData(CalibrationMethod.MinMax, seen),
-        list(island.nodes),
-        [],
-        sorted({*PRODUCTS, *LIGHT}),
-        options,
-    )
-    quantiser.quantize_model()
-    return quantiser.model.model
+def _operators(prepared: Any, parameters: Mapping[str, Any]) -> list[str]:
+    """Operators of the model that may be quantised, sorted."""
+    there = {node.op_type for node in prepared.graph.node if node.domain in ("", "ai.onnx")}
+    wanted = set(parameters["operators"] or there) - set(parameters["exclude_operators"])
+    return [name for name in known_operators(parameters["coverage"], there) if name in wanted]
 
 
-REWRITES = (Int8Static(),)
+REWRITES = (Int8Static(), Int8Operators())

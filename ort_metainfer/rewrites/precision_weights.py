@@ -13,7 +13,7 @@ from ort_metainfer.rewrites.building import Builder, Names, replace
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.patterns import all_graphs, learn_types, rank
 from ort_metainfer.rewrites.precision_dynamic import added
-from ort_metainfer.rewrites.products import CHOICE, Product, label_of, products, stray_names
+from ort_metainfer.rewrites.products import CHOICE, Product, check_names, label_of, products
 
 __all__ = ["REWRITES", "Int4Weights", "Int8Weights"]
 
@@ -48,7 +48,8 @@ class _NBits(Rewrite):
         model = draft.ir
         learn_types(model)
         graphs, names = all_graphs(model), Names(model)
-        notes = [f"there is no node {name}" for name in stray_names(graphs, parameters)]
+        check_names(self.name, model, parameters)
+        notes: list[str] = []
         opset = int(model.graph.opset_imports.get("", 0))
         sites: list[Site] = []
         for graph in graphs:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ort_metainfer.errors import StrategyError
 from ort_metainfer.rewrites.base import Parameter, Site
-from ort_metainfer.rewrites.patterns import attribute, constant, constant_size, dtype
+from ort_metainfer.rewrites.patterns import all_graphs, attribute, constant, constant_size, dtype
 
-__all__ = ["CHOICE", "Product", "chosen", "label_of", "products", "stray_names"]
+__all__ = ["CHOICE", "Product", "check_names", "chosen", "label_of", "products", "refuse_stray_names"]
 
 CHOICE: Mapping[str, Parameter] = {
     "exclude": Parameter(list, [], "nodes left in float, by their name or by the name of an output"),
@@ -72,13 +74,39 @@ def chosen(node: Any, parameters: Mapping[str, Any]) -> str | None:
     return None
 
 
-def stray_names(graphs: Iterable[Any], parameters: Mapping[str, Any]) -> list[str]:
-    """Names in ``exclude`` and ``only`` that nothing in the model has."""
-    wanted = dict.fromkeys((*parameters["exclude"], *parameters["only"]))
-    if not wanted:
-        return []
-    there = {name for graph in graphs for node in graph for name in (node.name, *(out.name for out in node.outputs))}
-    return [name for name in wanted if name not in there]
+def check_names(rewrite: str, model: Any, parameters: Mapping[str, Any]) -> None:
+    """That every node in ``exclude`` and ``only`` is there: one misspelt would be rewritten, or nothing would be.
+
+    Args:
+        rewrite: its name, for the message.
+        model: an onnx_ir model.
+        parameters: complete.
+
+    Raises:
+        StrategyError: a name that no node has, and no output of one.
+    """
+    if parameters["exclude"] or parameters["only"]:
+        nodes = [node for graph in all_graphs(model) for node in graph]
+        there = {str(name) for node in nodes for name in (node.name, *(out.name for out in node.outputs)) if name}
+        refuse_stray_names(rewrite, there, parameters)
+
+
+def refuse_stray_names(rewrite: str, there: Collection[str], parameters: Mapping[str, Any]) -> None:
+    """The same, with the names that are ``there``.
+
+    Raises:
+        StrategyError: a name that is not.
+    """
+    for parameter in ("exclude", "only"):
+        for name in parameters[parameter]:
+            if name not in there:
+                close = difflib.get_close_matches(name, there, 3)
+                hint = (
+                    f"did you mean {' or '.join(map(repr, close))}?"
+                    if close
+                    else "give nodes, or their outputs, as the model calls them"
+                )
+                raise StrategyError(f"rewrite {rewrite}: {parameter} names {name!r}, which no node is called; {hint}")
 
 
 def products(graph: Any, parameters: Mapping[str, Any]) -> Iterator[Product | Site]:

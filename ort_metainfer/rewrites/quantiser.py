@@ -19,7 +19,17 @@ import onnx
 
 from ort_metainfer.errors import RewriteError
 
-__all__ = ["LARGEST_BYTES", "captured", "lift_constants", "load_whole", "name_nodes", "optimised", "quiet", "restore"]
+__all__ = [
+    "LARGEST_BYTES",
+    "captured",
+    "fused_for_qnn",
+    "lift_constants",
+    "load_whole",
+    "name_nodes",
+    "optimised",
+    "quiet",
+    "restore",
+]
 
 LARGEST_BYTES = 1_900_000_000
 """The quantiser works on protobuf messages, which end at 2 GB."""
@@ -140,6 +150,20 @@ def optimised(model: Any, folder: Path) -> Any:
     twin.CopyFrom(model)
     lift_constants(twin.graph)
     return twin
+
+
+def fused_for_qnn(model: Any, folder: Path) -> Any:
+    """The model with operators fused as Qualcomm's NPU has them."""
+    from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
+
+    plain, fused = folder / "plain.onnx", folder / "fused.onnx"
+    twin = onnx.ModelProto()
+    twin.CopyFrom(model)
+    del twin.metadata_props[:]  # qnn_preprocess_model of onnxruntime 1.32 raises TypeError over any
+    onnx.save(twin, str(plain))
+    with quiet():
+        changed = qnn_preprocess_model(str(plain), str(fused))
+    return onnx.load(str(fused)) if changed else twin
 
 
 def _strange(model: Any, result: Any) -> bool:

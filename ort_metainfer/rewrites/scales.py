@@ -25,7 +25,18 @@ CLIPPED_SHARE, LOST_SHARE = 0.05, 0.02
 USED_LEVELS = 16
 """A value that fills fewer levels than this has hardly anything left of it."""
 
-SCALE_INPUT: Mapping[str, int] = {"DequantizeLinear": 1, "MatMulNBits": 2, "QuantizeLinear": 1}
+SCALE_INPUTS: Mapping[str, tuple[int, ...]] = {
+    "DequantizeLinear": (1,),
+    "DynamicQuantizeLSTM": (8, 10),
+    "MatMulNBits": (2,),
+    "QGemm": (1, 4, 7),
+    "QLinearAdd": (1, 4, 6),
+    "QLinearConv": (1, 4, 6),
+    "QLinearMatMul": (1, 4, 6),
+    "QLinearMul": (1, 4, 6),
+    "QuantizeLinear": (1,),
+}
+"""Operator -> places of its scales."""
 
 Ranges = dict[str, tuple[float, float, float]]
 """Value -> lowest and highest that its integers can say, and the scale."""
@@ -53,8 +64,7 @@ def constant_scales(model: Any) -> Iterator[tuple[str, np.ndarray]]:
     dynamic = {node.output[1] for node in model.graph.node if node.op_type == "DynamicQuantizeLinear"}
     seen: set[str] = set()
     for node in model.graph.node:
-        place = SCALE_INPUT.get(node.op_type)
-        names = [node.input[place]] if place is not None else []
+        names = [node.input[place] for place in SCALE_INPUTS.get(node.op_type, ()) if place < len(node.input)]
         if node.op_type == "Mul" and dynamic.intersection(node.input):
             names = [name for name in node.input if name not in dynamic]
         for name in names:
