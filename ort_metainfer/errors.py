@@ -9,6 +9,7 @@
     ├── RewriteError       a graph rewrite could not be carried out
     ├── InputsError        no usable inputs to measure and verify with          (also a ValueError)
     ├── CacheError         the strategy cache cannot be read or written
+    ├── RecordError        records of trials cannot be read or written
     ├── ProviderError      an execution provider cannot be registered or offers no device
     └── TrialError         a trial could not be carried out
         ├── TrialTimeout   it did not end before its deadline
@@ -25,6 +26,7 @@ __all__ = [
     "MetainferError",
     "ModelError",
     "ProviderError",
+    "RecordError",
     "RewriteError",
     "SettingsError",
     "StrategyError",
@@ -60,6 +62,10 @@ class InputsError(MetainferError, ValueError):
 
 class CacheError(MetainferError):
     """The strategy cache cannot be read or written; the message names the file."""
+
+
+class RecordError(MetainferError):
+    """Records cannot be read, written or are none; the message names the file and what is wrong."""
 
 
 class ProviderError(MetainferError):

@@ -6,6 +6,8 @@ tensor, no weight, no input.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +55,9 @@ class Record:
         simulated: whether an analytic model gave the figures.
         measured_at: ISO 8601, to the second.
         weight: how much it counts in training: above 1 where a person overrode.
+        replaced: what a person's override replaced; None where this is no override. One that was never timed has no
+            figures.
+        replaced_at: when that had been decided; empty where nothing had been.
     """
 
     model: str
@@ -92,16 +97,32 @@ class Record:
     measured_at: str = ""
     weight: float = 1.0
     schema: int = SCHEMA
+    replaced: Strategy | None = None
+    replaced_at: str = ""
 
     @property
     def is_verdict(self) -> bool:
         """Whether it says how fast an accurate strategy is: what learners of speed take."""
-        return self.failure is None and self.log_ratio is not None and self.gates.get("accurate", True)
+        timed = self.schema == SCHEMA and self.failure is None and self.log_ratio is not None
+        return timed and self.gates.get("accurate", True)
+
+    @property
+    def identity(self) -> str:
+        """Hash of what it says: the same row that comes by another path, or counts for more, is the same record.
+
+        An override is the same as long as what it replaced is, however often it is met.
+        """
+        plain = self.as_dict()
+        for name in ("path", "weight", *(("measured_at",) if self.replaced is not None and not self.rounds else ())):
+            del plain[name]
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as they stand in JSON."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "strategy"}
         plain["flags"] = list(self.flags)
+        plain["replaced"] = None if self.replaced is None else self.replaced.as_dict()
         tables = ("graph", "profile", "references", "gates", "versions")
         return {**plain, **{name: dict(plain[name]) for name in tables}, "strategy": self.strategy.as_dict()}
 
@@ -115,4 +136,6 @@ class Record:
         """
         known = {name: value for name, value in plain.items() if name in cls.__dataclass_fields__}
         strategy = Strategy.from_dict(plain["strategy"])
-        return cls(**{**known, "strategy": strategy, "flags": tuple(plain.get("flags") or ())})
+        replaced = None if plain.get("replaced") is None else Strategy.from_dict(plain["replaced"])
+        more = {"strategy": strategy, "replaced": replaced, "flags": tuple(plain.get("flags") or ())}
+        return cls(**{**known, **more})
