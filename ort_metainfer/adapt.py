@@ -52,6 +52,7 @@ class Request:
         may_decide: False where nothing may be tried, only looked up.
         force: decide anew although the cache knows.
         progress: is told what is being done, in one line each.
+        path: what asks, as records say it: ``session``, ``tune``, ``bench`` or ``prewarm``.
     """
 
     source: str | os.PathLike[str] | bytes
@@ -60,6 +61,7 @@ class Request:
     may_decide: bool = True
     force: bool = False
     progress: Callable[[str], None] | None = field(default=None, compare=False)
+    path: str = "session"
 
     @property
     def label(self) -> str:
@@ -86,6 +88,7 @@ def tune(
     provider_options: Sequence[Any] | None = None,
     force: bool = False,
     progress: Callable[[str], None] | None = None,
+    record_as: str = "tune",
 ) -> Decision:
     """Decide how ``model`` is best run here, within ``settings.budget_s``, and remember it.
 
@@ -97,6 +100,7 @@ def tune(
         provider_options: as for InferenceSession.
         force: decide anew although the cache knows.
         progress: is told what is being done, in one line each.
+        record_as: what the records of its trials say that they come from: ``tune``, ``bench`` or ``prewarm``.
 
     Raises:
         SettingsError: a setting that is not allowed, wherever it comes from.
@@ -116,7 +120,7 @@ def tune(
         raise CacheError(unwritable)
     resolved = replace(resolved, mode="auto")
     spec = spec_of(sess_options, providers, provider_options)
-    return decide(Request(model, spec, resolved, force=force, progress=progress))
+    return decide(Request(model, spec, resolved, force=force, progress=progress, path=record_as))
 
 
 def decide(request: Request, host: TrialHost | None = None) -> Decision:
@@ -126,6 +130,10 @@ def decide(request: Request, host: TrialHost | None = None) -> Decision:
         MetainferError: whatever of ours fails; the session catches it and falls back.
     """
     decision = _decide(request, host)
+    if decision.origin == "override" and request.settings.records:
+        from ort_metainfer.learning.recording import keep_override
+
+        keep_override(request, decision)
     return replace(decision, compiled=None) if request.settings.compiled == "off" else decision
 
 
@@ -355,7 +363,12 @@ class _Story:
             cache_reason=reason,
             decided_in_s=time.monotonic() - self.started,
         )
-        return remember(self.cache, self.directory, decision, model, budget_s)
+        decision = remember(self.cache, self.directory, decision, model, budget_s)
+        if self.settings.records:
+            from ort_metainfer.learning.recording import keep_trials
+
+            keep_trials(self.directory, deliberation.problem, decision.trials, self.request.path, decision)
+        return decision
 
     def _simulate(self, model: Model, graph: Graph | None) -> Decision:
         """What would be decided on described chips: told, never remembered."""

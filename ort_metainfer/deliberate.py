@@ -84,6 +84,7 @@ class Deliberation:
         self.refusals: list[Refusal] = []
         self.trials: list[Trial] = []
         self.verified: Trial | None = None
+        self.problem: Problem | None = None
         self._has_captured = False
 
     def run(self, graph: Graph | None, prior: Strategy | None) -> Decision:
@@ -194,7 +195,7 @@ class Deliberation:
         return reservoir
 
     def _decide(self, setup: Setup, graph: Graph, feeds: Feeds, prior: Strategy | None) -> Decision:
-        problem = self._problem(setup, graph, feeds)
+        problem = self.problem = self._problem(setup, graph, feeds)
         setup = replace(setup, inputs_are_real=feeds.are_real)
         thresholds = Thresholds.of("strict")
         if feeds.are_real:  # made-up inputs justify nothing lossy, and a metric of real ones says nothing of them
