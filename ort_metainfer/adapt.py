@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ort_metainfer._version import VERSION
 from ort_metainfer.decision import Decision
-from ort_metainfer.errors import CacheError, ModelError, TrialError
+from ort_metainfer.errors import CacheError, ModelError, StrategyError, TrialError
 from ort_metainfer.places import cache_directory
 from ort_metainfer.problem import CacheKey, Graph, Model, Policy, SessionSpec
 from ort_metainfer.settings import Settings, resolve
@@ -146,7 +146,10 @@ def _decide(request: Request, host: TrialHost | None) -> Decision:
     if settings.strategy is not None:
         strategy = Strategy.read(Path(settings.strategy))
         decision = Decision(strategy, "override", f"the strategy file {os.fspath(settings.strategy)}")
-        looks = strategy.transforms or (settings.buckets and not not_onnx(request.source))
+        unusual = not_onnx(request.source)
+        if strategy.transforms and unusual:
+            raise StrategyError(f"{decision.reason} wants the model rewritten, which it is not: {unusual}")
+        looks = strategy.transforms or (settings.buckets and not unusual)
         return _identified(decision, request, request.spec) if looks else decision
     unusual = not_onnx(request.source)
     if unusual:
