@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ort_metainfer.decision import Gate, Timing, Trial
+from ort_metainfer.hardware.profile import Feature, Profile
+from ort_metainfer.model.work import NodeWork
 from ort_metainfer.problem import Device, Graph, HardwareState, Model, Policy, Problem, SessionSpec, TensorSpec
 from ort_metainfer.strategy import Strategy
 
@@ -49,6 +51,49 @@ NXRT_CPU = device(NXRT)
 QNN_NPU = device(QNN, "npu", provider_device="htp")
 
 
+XNNPACK_CPU = device("XnnpackExecutionProvider")
+TENSORRT_GPU = device("TensorrtExecutionProvider", "gpu")
+MIGRAPHX_GPU = device("MIGraphXExecutionProvider", "gpu")
+WEBGPU_GPU = device("WebGpuExecutionProvider", "gpu")
+DIRECTML_GPU = device("DmlExecutionProvider", "gpu")
+COREML_NPU = device("CoreMLExecutionProvider", "npu")
+CANN_NPU = device("CANNExecutionProvider", "npu")
+VITISAI_NPU = device("VitisAIExecutionProvider", "npu")
+OPENVINO_NPU = device(OPENVINO, "npu", provider_device="NPU")
+
+
+def chip(name: str) -> Device:
+    """A described chip as the simulated provider offers it."""
+    from ort_metainfer.providers.chips import get_chip
+    from ort_metainfer.providers.simulated import device_of
+
+    return device_of(get_chip(name))
+
+
+def cpu_profile(macs_per_s: float, bytes_per_s: float) -> Mapping[str, Profile]:
+    """A probed CPU of that peak and bandwidth."""
+    features = (
+        Feature("peak_macs_per_s/float32", macs_per_s, "MAC/s", "derived"),
+        Feature("bandwidth_bytes_per_s", bytes_per_s, "B/s", "derived"),
+    )
+    return {CPU: Profile(device(), {}, features)}
+
+
+def product(rows: int, inner: int, columns: int) -> NodeWork:
+    """The work of one float32 matrix product with constant weights."""
+    return NodeWork(
+        "product",
+        "MatMul",
+        "float32",
+        (rows, columns),
+        macs=rows * inner * columns,
+        reads={"x": 4 * rows * inner},
+        weights={"w": 4 * inner * columns},
+        writes={"y": 4 * rows * columns},
+        channels=(inner, columns),
+    )
+
+
 def problem(
     operators: Mapping[str, int] = RESNET,
     *,
@@ -69,13 +114,16 @@ def problem(
     callers_providers: tuple[tuple[str, Mapping[str, str]], ...] = (),
     others_cpu: float = 0.0,
     inputs_are_real: bool = False,
+    opset: int = 17,
+    profiles: Mapping[str, Profile] | None = None,
+    work: tuple[NodeWork, ...] = (),
 ) -> Problem:
     """A ResNet on a quiet machine of four cores with the CPU provider only, unless said otherwise."""
     graph = Graph(
         inputs=inputs,
         outputs=(TensorSpec("y", "float32", None),),
         ir_version=8,
-        opsets={"ai.onnx": 17},
+        opsets={"ai.onnx": opset},
         operators=dict(operators),
         node_count=sum(operators.values()),
         parameter_count=weight_bytes // 4,
@@ -95,6 +143,8 @@ def problem(
         state=HardwareState(when=0.0, window_s=1.0, others_cpu=others_cpu),
         shapes=dict(shapes or {}),
         inputs_are_real=inputs_are_real,
+        profiles=dict(profiles or {}),
+        work=work,
     )
 
 

@@ -4,11 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
+from ort_metainfer.deciders.traits_devices import kind_of, usable_kinds
 from ort_metainfer.problem import Problem
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["SCHEDULING", "Rule", "always", "is_scheduling", "scheduling_options"]
+__all__ = [
+    "ALL_DEVICES",
+    "BINDING_PRIORITY",
+    "SCHEDULING",
+    "VETO_PRIORITY",
+    "Condition",
+    "DeviceClass",
+    "Dimension",
+    "Rule",
+    "always",
+    "is_scheduling",
+    "scheduling_options",
+]
+
+Dimension = Literal["operators", "fusion", "layout", "shapes", "precision", "scheduling", "provider"]
+"""What a rule is about: the five ways to rewrite a model, and the two to run it."""
+
+DeviceClass = Literal["cpu", "gpu", "npu", "dsp", "fpga"]
+
+ALL_DEVICES: tuple[DeviceClass, ...] = ("cpu", "gpu", "npu", "dsp", "fpga")
+
+Condition = Callable[[Problem], bool]
+"""One condition on graph, devices and their profiles, shapes or policy."""
+
+BINDING_PRIORITY = 95
+"""From here on a veto stands whatever was proposed: the caller's word, and what the machine cannot judge now."""
+
+VETO_PRIORITY = 10
+"""Of vetoes that say what never paid: whoever knows better outranks them."""
 
 SCHEDULING = frozenset(
     {
@@ -55,16 +85,21 @@ def always(problem: Problem) -> bool:
 
 @dataclass(frozen=True)
 class Rule:
-    """What is proposed, what is vetoed, why, and what that rests on.
+    """When it applies, what it proposes, requires or forbids then, why, and what that rests on.
 
     Attributes:
-        name: what ``explain`` shows and what ``RuleLibrary(disabled=...)`` takes.
-        priority: order of proposals, highest first. A veto holds against proposals of any priority; one whose
-            priority is not above the proposal's means that the two rules contradict each other (a test forbids it).
+        name: what ``explain`` shows and the setting ``rules_off`` takes; letters, digits and underscores.
+        priority: who wins where rules contradict each other, and the order of proposals, highest first; from
+            ``BINDING_PRIORITY`` on a veto stands against every proposal.
+        dimension: what it is about.
         reason: one sentence; ``{problem...}`` in it is filled in from the problem.
         source: the measurement, the issue or the document the reason rests on.
-        applies: whether the rule has anything to say about a problem.
+        when: the conditions under which it has anything to say, all of which must hold.
+        devices: classes of devices it speaks about: it applies where one of them is usable, and requires and forbids
+            something of strategies that run there.
         proposes: strategies worth a trial, best first.
+        requires: the strategy with what it must contain here added, itself where nothing lacks, None where that
+            cannot be added: it is then refused. Asked again of its own answer, it changes nothing.
         forbids: whether the strategy must not be tried.
         subject: what a veto rules out for this problem as a whole; such a veto is reported even where nobody proposed
             it. Empty where it only speaks about single strategies.
@@ -73,13 +108,39 @@ class Rule:
 
     name: str
     priority: int
+    dimension: Dimension
     reason: str
     source: str
-    applies: Callable[[Problem], bool]
+    when: tuple[Condition, ...] = ()
+    devices: tuple[DeviceClass, ...] = ALL_DEVICES
     proposes: Callable[[Problem], Iterable[Strategy]] | None = None
+    requires: Callable[[Problem, Strategy], Strategy | None] | None = None
     forbids: Callable[[Problem, Strategy], bool] | None = None
     subject: str = ""
-    matters: Callable[[Problem], bool] = always
+    matters: Condition = always
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """What decides between rules that contradict each other, the greater wins.
+
+        Priority, then specificity: more conditions, then fewer device classes.
+        """
+        return self.priority, len(self.when), -len(self.devices)
+
+    @property
+    def is_binding(self) -> bool:
+        """Whether its veto stands whatever was proposed."""
+        return self.priority >= BINDING_PRIORITY
+
+    def applies(self, problem: Problem) -> bool:
+        """Whether it has anything to say about ``problem``."""
+        there = self.devices == ALL_DEVICES or not usable_kinds(problem).isdisjoint(self.devices)
+        return there and all(condition(problem) for condition in self.when)
+
+    def speaks_of(self, problem: Problem, strategy: Strategy) -> bool:
+        """Whether ``strategy`` runs on a device of its classes, and it applies."""
+        there = self.devices == ALL_DEVICES or kind_of(problem, strategy) in self.devices
+        return there and self.applies(problem)
 
     def explain(self, problem: Problem) -> str:
         """The reason, for this problem."""
@@ -89,6 +150,12 @@ class Rule:
         """What it proposes for ``problem``; empty where it does not apply."""
         return tuple(self.proposes(problem)) if self.proposes is not None and self.applies(problem) else ()
 
+    def completed(self, problem: Problem, strategy: Strategy) -> Strategy | None:
+        """``strategy`` with what the rule requires of it; None where that cannot be had."""
+        if self.requires is None or not self.speaks_of(problem, strategy):
+            return strategy
+        return self.requires(problem, strategy)
+
     def vetoes(self, problem: Problem, strategy: Strategy) -> bool:
         """Whether it rules ``strategy`` out for ``problem``."""
-        return self.forbids is not None and self.applies(problem) and self.forbids(problem, strategy)
+        return self.forbids is not None and self.speaks_of(problem, strategy) and self.forbids(problem, strategy)

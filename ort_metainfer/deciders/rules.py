@@ -1,25 +1,55 @@
 """The rule library: what is known about sessions, providers and graphs, as declared rules with reasons and sources.
 
-Proposals are ordered by priority; a veto of any rule holds for every decider's proposals.
+Proposals are ordered by rank, and completed with what their device requires; vetoes hold for every decider's proposals.
+Who wins where rules contradict each other: :mod:`~ort_metainfer.deciders.weighing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from ort_metainfer.deciders.contributed import contributed_rules
 from ort_metainfer.deciders.rule import SCHEDULING, Rule, is_scheduling
-from ort_metainfer.deciders.rules_graph import GRAPH_RULES
+from ort_metainfer.deciders.rules_accelerators import ACCELERATOR_RULES
+from ort_metainfer.deciders.rules_fusion import FUSION_RULES
+from ort_metainfer.deciders.rules_layout import LAYOUT_RULES
+from ort_metainfer.deciders.rules_operators import OPERATOR_RULES
 from ort_metainfer.deciders.rules_policy import IsLossy, policy_rules
+from ort_metainfer.deciders.rules_precision import PRECISION_RULES
 from ort_metainfer.deciders.rules_providers import PROVIDER_RULES
-from ort_metainfer.deciders.rules_rewrites import REWRITE_RULES
 from ort_metainfer.deciders.rules_scheduling import SCHEDULING_RULES
+from ort_metainfer.deciders.rules_shapes import SHAPE_RULES
 from ort_metainfer.deciders.traits import capabilities_of, provider_objections
-from ort_metainfer.decision import Proposal, Refusal, Trial
+from ort_metainfer.deciders.weighing import Claim, complete, proposals_of, weigh
+from ort_metainfer.decision import Proposal, Refusal, RuleVerdict, Trial
 from ort_metainfer.errors import ProviderError, SettingsError, StrategyError
 from ort_metainfer.problem import Problem
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["SCHEDULING", "Rule", "RuleLibrary", "all_rules", "is_scheduling", "provider_is_lossy"]
+__all__ = [
+    "SCHEDULING",
+    "Rule",
+    "RuleLibrary",
+    "all_rules",
+    "is_scheduling",
+    "provider_is_lossy",
+    "shipped_rules",
+    "unknown_rules",
+]
+
+FAMILIES = (
+    SCHEDULING_RULES,
+    PROVIDER_RULES,
+    ACCELERATOR_RULES,
+    PRECISION_RULES,
+    SHAPE_RULES,
+    FUSION_RULES,
+    LAYOUT_RULES,
+    OPERATOR_RULES,
+)
+"""Those whose rules rest on nothing but the problem; the family of the policy asks whether a strategy is lossy."""
+
+ADAPTER = "the provider's adapter"
 
 
 def provider_is_lossy(strategy: Strategy) -> bool:
@@ -36,18 +66,38 @@ def provider_is_lossy(strategy: Strategy) -> bool:
     return get_provider(strategy.provider).is_lossy(strategy)
 
 
+def shipped_rules(is_lossy: IsLossy = provider_is_lossy) -> tuple[Rule, ...]:
+    """The rules of this package, highest rank first, names in order where it is equal."""
+    return _in_order([*policy_rules(is_lossy), *(rule for family in FAMILIES for rule in family)])
+
+
 def all_rules(is_lossy: IsLossy = provider_is_lossy) -> tuple[Rule, ...]:
-    """Every rule, highest priority first, names in order where it is equal."""
-    rules = (*policy_rules(is_lossy), *SCHEDULING_RULES, *PROVIDER_RULES, *GRAPH_RULES, *REWRITE_RULES)
-    return tuple(sorted(rules, key=lambda rule: (-rule.priority, rule.name)))
+    """The same with third parties' rules; of one name ours stands."""
+    ours = shipped_rules(is_lossy)
+    names = {rule.name for rule in ours}
+    return _in_order([*ours, *(rule for rule in contributed_rules() if rule.name not in names)])
+
+
+def _in_order(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    return tuple(sorted(rules, key=lambda rule: (*(-part for part in rule.rank), rule.name)))
+
+
+def unknown_rules(names: Iterable[str]) -> SettingsError | None:
+    """What is wrong with names of rules to switch off; None where there are rules of all of them."""
+    known = {rule.name for rule in all_rules()}
+    unknown = sorted(set(names) - known)
+    if not unknown:
+        return None
+    return SettingsError(f"there is no rule {unknown[0]!r} to switch off; known: {', '.join(sorted(known))}")
 
 
 class RuleLibrary:
-    """Proposals and vetoes of all rules.
+    """Proposals, requirements and vetoes of all rules.
 
     Args:
         disabled: names of rules to leave out.
         is_lossy: whether a strategy may compute float32 models in less; by default the provider's adapter is asked.
+        rules: other rules than all there are, for tests.
 
     Raises:
         SettingsError: ``disabled`` names a rule there is not.
@@ -55,63 +105,114 @@ class RuleLibrary:
 
     name = "rules"
 
-    def __init__(self, disabled: Collection[str] = (), is_lossy: IsLossy = provider_is_lossy) -> None:
-        rules = all_rules(is_lossy)
-        known = {rule.name for rule in rules}
-        unknown = sorted(set(disabled) - known)
-        if unknown:
-            raise SettingsError(f"there is no rule {unknown[0]!r} to disable; known: {', '.join(sorted(known))}")
-        self.rules = tuple(rule for rule in rules if rule.name not in disabled)
+    def __init__(
+        self,
+        disabled: Collection[str] = (),
+        is_lossy: IsLossy = provider_is_lossy,
+        rules: Sequence[Rule] | None = None,
+    ) -> None:
+        found = all_rules(is_lossy) if rules is None else _in_order(rules)
+        fault = unknown_rules(disabled) if disabled and rules is None else None
+        if fault is not None:
+            raise fault
+        self.rules = tuple(rule for rule in found if rule.name not in disabled)
+        self._weighed: tuple[Problem, dict[Strategy, Claim]] | None = None
 
     def refuse(self, problem: Problem, strategy: Strategy) -> Refusal | None:
-        """The first veto against ``strategy``, whoever proposed it, or None.
+        """What stands against ``strategy``, whoever proposed it, or None.
 
-        A strategy that its provider's adapter does not take is refused with the adapter's words, and so is one for a
-        graph of which the provider, by what its adapter states, would take nothing.
+        That is a veto that no rule which wants the strategy outranks, a requirement that it does not meet, or its
+        provider's adapter: one that does not take it, or states that it would take nothing of the graph.
         """
         try:
-            rule = next((rule for rule in self.rules if rule.vetoes(problem, strategy)), None)
+            verdict = weigh(self.rules, problem, strategy, None)
+            if verdict.against is not None and not verdict.against.is_binding:
+                verdict = weigh(self.rules, problem, strategy, self._claims(problem).get(strategy))
         except (ProviderError, StrategyError) as error:
-            return Refusal(strategy.describe(), f"{self.name}/adapter", str(error), "the provider's adapter")
-        if rule is not None:
-            return self._refusal(rule, problem, strategy.describe())
+            return Refusal(strategy.describe(), f"{self.name}/adapter", str(error), ADAPTER)
+        if verdict.against is not None:
+            return self._refusal(verdict.against, problem, strategy.describe())
+        completion = complete(self.rules, problem, strategy)
+        if completion.lacking is not None or completion.strategy != strategy:
+            return self._refusal(completion.lacking or completion.added[0], problem, strategy.describe())
         objections = provider_objections(problem, strategy)
         if not objections:
             return None
         source = capabilities_of(str(strategy.provider)).constraints.source
         return Refusal(strategy.describe(), f"{self.name}/adapter", "; ".join(objections), source)
 
-    def propose(self, problem: Problem, history: Sequence[Trial]) -> Iterable[Proposal | Refusal]:
-        """What is ruled out for this problem as a whole, then proposals by priority, each strategy once.
+    def complete(self, problem: Problem, strategy: Strategy) -> Strategy:
+        """``strategy`` with what rules require of it, as far as that can be added; whoever proposed it."""
+        return complete(self.rules, problem, strategy).strategy
 
-        A proposal that another rule vetoes becomes that rule's refusal, in its place. Nothing in ``history`` is
+    def propose(self, problem: Problem, history: Sequence[Trial]) -> Iterable[Proposal | Refusal]:
+        """What is ruled out for this problem as a whole, then proposals by rank, completed, each strategy once.
+
+        A proposal against which a veto stands becomes that rule's refusal, in its place. Nothing in ``history`` is
         proposed again.
         """
-        ruled_out = [rule for rule in self.rules if rule.subject and rule.applies(problem) and rule.matters(problem)]
+        ruled_out = self._ruled_out(problem)
         yield from (self._refusal(rule, problem, rule.subject) for rule in ruled_out)
         reported = {f"{self.name}/{rule.name}" for rule in ruled_out}
         tried = {trial.strategy for trial in history}
-        for strategy, rules in self._wanted(problem).items():
+        for strategy, claim in self._claims(problem).items():
             if strategy in tried or strategy.is_default:
                 continue
             refusal = self.refuse(problem, strategy)
             if refusal is None:
-                yield self._proposal(strategy, rules, problem)
+                yield self._proposal(claim, problem)
             elif refusal.by not in reported:
                 yield refusal
 
-    def _wanted(self, problem: Problem) -> dict[Strategy, list[Rule]]:
-        wanted: dict[Strategy, list[Rule]] = {}
-        for rule, strategy in self._pairs(problem):
-            wanted.setdefault(strategy, []).append(rule)
-        return wanted
+    def verdicts(self, problem: Problem) -> tuple[RuleVerdict, ...]:
+        """Which rules fired for this problem, what each wanted, and which lost to whom; in order of rank."""
+        told: dict[tuple[str, str, str], RuleVerdict] = {}
+        for verdict in self._told(problem):
+            told.setdefault((verdict.rule, verdict.kind, verdict.wanted), verdict)
+        rank = {rule.name: place for place, rule in enumerate(self.rules)}
+        return tuple(sorted(told.values(), key=lambda verdict: rank[verdict.rule]))
 
-    def _pairs(self, problem: Problem) -> Iterator[tuple[Rule, Strategy]]:
-        return ((rule, strategy) for rule in self.rules for strategy in rule.proposals(problem))
+    def _told(self, problem: Problem) -> Iterator[RuleVerdict]:
+        for rule in self._ruled_out(problem):
+            yield RuleVerdict(rule.name, rule.priority, "forbids", rule.subject)
+        for strategy, claim in self._claims(problem).items():
+            if strategy.is_default:
+                continue
+            refusal = self.refuse(problem, strategy)
+            winner = "" if refusal is None else refusal.by.removeprefix(f"{self.name}/")
+            text = strategy.describe()
+            for rule in claim.rules:
+                yield RuleVerdict(rule.name, rule.priority, "proposes", text, winner)
+            for rule in claim.completion.added:
+                yield RuleVerdict(rule.name, rule.priority, "requires", text, winner)
+            for rule, stronger in claim.completion.overruled:
+                yield RuleVerdict(rule.name, rule.priority, "requires", f"otherwise than {text}", stronger.name)
+            yield from self._vetoes_told(problem, claim, winner)
 
-    def _proposal(self, strategy: Strategy, rules: Sequence[Rule], problem: Problem) -> Proposal:
+    def _vetoes_told(self, problem: Problem, claim: Claim, winner: str) -> Iterator[RuleVerdict]:
+        best = max(claim.rules, key=lambda rule: rule.rank).name
+        if winner:
+            against = next((rule for rule in self.rules if rule.name == winner), None)
+            if against is not None and against.forbids is not None and not against.subject:
+                yield RuleVerdict(against.name, against.priority, "forbids", claim.strategy.describe())
+            return
+        for rule in weigh(self.rules, problem, claim.strategy, claim).outranked:
+            yield RuleVerdict(rule.name, rule.priority, "forbids", claim.strategy.describe(), best)
+
+    def _ruled_out(self, problem: Problem) -> list[Rule]:
+        return [rule for rule in self.rules if rule.subject and rule.applies(problem) and rule.matters(problem)]
+
+    def _claims(self, problem: Problem) -> dict[Strategy, Claim]:
+        """What the rules propose for ``problem``; worked out once for a problem that is asked about again."""
+        if self._weighed is None or self._weighed[0] is not problem:
+            claims = {claim.strategy: claim for claim in proposals_of(self.rules, problem)}
+            self._weighed = (problem, claims)
+        return self._weighed[1]
+
+    def _proposal(self, claim: Claim, problem: Problem) -> Proposal:
+        rules = (*claim.rules, *claim.completion.added)
         reasons = "; ".join(f"{rule.explain(problem)} (rule {rule.name})" for rule in rules)
-        return Proposal(strategy, self.name, reasons, "; ".join(rule.source for rule in rules))
+        return Proposal(claim.strategy, self.name, reasons, "; ".join(rule.source for rule in rules))
 
     def _refusal(self, rule: Rule, problem: Problem, subject: str) -> Refusal:
         return Refusal(subject, f"{self.name}/{rule.name}", rule.explain(problem), rule.source)

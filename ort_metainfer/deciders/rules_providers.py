@@ -1,4 +1,4 @@
-"""Which provider runs the graph, on which of its devices, in which precision.
+"""Which provider runs the graph on the CPU: OpenVINO, on which of its devices, in which precision; and others.
 
 Own measurements: onnxruntime 1.32, onnxruntime-ep-openvino 1.8.1, two cores, sessions of one process taken in turn.
 """
@@ -7,39 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ort_metainfer.deciders.rule import Rule
+from ort_metainfer.deciders.conditions import has_control_flow, is_compiled, is_float, made, may_quantise
+from ort_metainfer.deciders.rule import VETO_PRIORITY, Rule
+from ort_metainfer.deciders.rules_precision import raised_opset
 from ort_metainfer.deciders.traits import (
     OPENVINO,
     computes_bf16,
-    input_bytes,
+    exact_options,
+    has_convolutions,
+    has_nameless_sizes,
     is_heavy,
+    is_moderate,
     is_tiny,
-    named_device,
     other_devices,
-    precisions_to_try,
-    shapes_it_needs,
     static_sizes,
-    whole_cores,
 )
 from ort_metainfer.problem import Device, Problem
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["PROVIDER_RULES", "accelerators_pay", "openvino_options", "openvino_takes"]
+__all__ = ["PROVIDER_RULES", "openvino_options", "openvino_takes"]
 
-VETO_PRIORITY = 10
+
 MIN_CONVOLUTIONS = 4
 MIN_MATRIX_PRODUCTS = 12
-
-CORE_MACS_PER_S = 20e9
-"""Sustained float32 multiply-accumulates of one core. Own measurement: 100e9 in a ResNet-50 with AVX-512, a tenth of
-that in small networks; a low figure vetoes less."""
-
-BUS_BYTES_PER_S = 12e9
-"""PCIe 3.0 x16 in practice: 16 lanes of 985 MB/s, three quarters of it used."""
-
-LAUNCH_MS = 0.1
-"""Fixed cost of one run on another device: two copies started, kernels launched, one wait. Own measurement on WebGPU
-(software adapter): 3.1 ms for four small layers that took 0.02 ms on the CPU; a discrete GPU is far nearer to this."""
 
 
 def openvino_options(problem: Problem, precision: str = "f32") -> dict[str, str]:
@@ -71,8 +61,12 @@ def openvino_takes(problem: Problem) -> bool:
     return _has_openvino(problem) and not ruled_out and "EPContext" not in graph.blockers
 
 
+def _is_unquantised(problem: Problem) -> bool:
+    return problem.graph.quantisation == "none"
+
+
 def _heavy_float(problem: Problem) -> bool:
-    return openvino_takes(problem) and problem.graph.quantisation == "none" and is_heavy(problem)
+    return openvino_takes(problem) and _is_unquantised(problem) and is_heavy(problem)
 
 
 def _convolves(problem: Problem) -> bool:
@@ -93,48 +87,6 @@ def _reduced(problem: Problem) -> Iterator[Strategy]:
         yield _openvino(problem, "bf16", device="AUTO")
 
 
-def _accelerators(problem: Problem) -> Iterator[Device]:
-    for device in problem.devices:
-        if device.kind != "cpu" and device.provider in problem.policy.providers:
-            yield device
-
-
-def _transfer_costs_more(problem: Problem) -> bool:
-    """Whether the CPU is done before another device has got its inputs (see the constants above)."""
-    macs = problem.graph.macs
-    if macs is None:
-        return is_tiny(problem)
-    on_cpu_ms = 1e3 * macs / (CORE_MACS_PER_S * whole_cores(problem))
-    return on_cpu_ms <= LAUNCH_MS + 1e3 * input_bytes(problem) / BUS_BYTES_PER_S
-
-
-def accelerators_pay(problem: Problem) -> bool:
-    """Whether there is an accelerator, and the model is worth the way to it."""
-    compiled = "EPContext" in problem.graph.blockers
-    return any(_accelerators(problem)) and not compiled and not _transfer_costs_more(problem)
-
-
-def _on_accelerators(problem: Problem) -> Iterator[Strategy]:
-    seen: set[tuple[str, str | None]] = set()
-    for device in _accelerators(problem):
-        place = (device.provider, named_device(problem, device))
-        if place not in seen:
-            seen.add(place)
-            for options in precisions_to_try(problem, place[0]):
-                yield Strategy(
-                    provider=place[0],
-                    device=place[1],
-                    provider_options=options,
-                    static_shapes=shapes_it_needs(problem, place[0]),
-                )
-
-
-def _names_accelerator(problem: Problem, strategy: Strategy) -> bool:
-    devices = [device for device in problem.devices if device.provider == strategy.provider]
-    named = [device for device in devices if strategy.device in (None, device.provider_device)]
-    return bool(named) and named[0].kind != "cpu"
-
-
 def _other_cpu_devices(problem: Problem) -> list[Device]:
     return [device for device in other_devices(problem) if device.kind == "cpu" and device.provider != OPENVINO]
 
@@ -143,116 +95,220 @@ def _names_openvino(problem: Problem, strategy: Strategy) -> bool:
     return strategy.provider == OPENVINO
 
 
+def _does_not_convolve(problem: Problem) -> bool:
+    return not _convolves(problem)
+
+
+def _is_quantised(problem: Problem) -> bool:
+    return problem.graph.quantisation == "qdq"
+
+
+def _has_other_cpu_devices(problem: Problem) -> bool:
+    return bool(_other_cpu_devices(problem))
+
+
+def _float_precisions(problem: Problem) -> tuple[str, ...]:
+    """What OpenVINO computes the rest of a quantised network in, fastest first."""
+    return ("bf16", "f32") if computes_bf16(problem) else ("f32",)
+
+
+def _quantised(problem: Problem) -> Iterator[Strategy]:
+    named = static_sizes(problem)
+    fixed = (made("fixed-shapes"),) if has_nameless_sizes(problem) else ()
+    transforms = (*raised_opset(problem), *fixed, made("int8-static"))
+    for precision in _float_precisions(problem):
+        options = {"INFERENCE_PRECISION_HINT": precision}
+        yield Strategy(provider=OPENVINO, provider_options=options, static_shapes=named, transforms=transforms)
+
+
+def _fixed(problem: Problem) -> Iterator[Strategy]:
+    """OpenVINO in float32 with the shapes given: by name where dimensions have usable ones, by input otherwise."""
+    named = static_sizes(problem)
+    rewrites = () if named else (made("fixed-shapes"),)
+    options = exact_options(OPENVINO)
+    yield Strategy(provider=OPENVINO, provider_options=options, static_shapes=named, transforms=rewrites)
+
+
+def _knows_open_shapes(problem: Problem) -> bool:
+    return bool(static_sizes(problem)) or has_nameless_sizes(problem)
+
+
 PROVIDER_RULES = (
     Rule(
         "openvino_reduced_precision",
         75,
+        "precision",
         "OpenVINO computes in bfloat16 here, on twice as many numbers at a time, and the policy asks only for so much",
         "own measurement: 1.3-2.1x on AMD EPYC, 2.0-5.0x on Intel with AMX, errors 2e-4 to 2e-2, one model wrong",
-        applies=lambda p: openvino_takes(p) and p.graph.quantisation == "none" and computes_bf16(p),
+        when=(
+            openvino_takes,
+            _is_unquantised,
+            computes_bf16,
+        ),
+        devices=("cpu",),
         proposes=_reduced,
-    ),
-    Rule(
-        "accelerator",
-        74,
-        "this device computes in parallel far wider than the CPU, and the model is large enough to be worth the way",
-        "onnxruntime documentation: execution providers; not measured by us, hence tried like any other strategy",
-        applies=accelerators_pay,
-        proposes=_on_accelerators,
     ),
     Rule(
         "openvino_float32_convolutions",
         70,
+        "provider",
         "OpenVINO fuses and lays out large convolutional networks better, at the same precision",
         "own measurement: 1.17x on ppocr_v6_det and spindle_unet1d on AMD EPYC, 2.5x and 1.2x on Intel; "
         "0.84-1.0x on small ones",
-        applies=lambda p: _heavy_float(p) and _convolves(p),
+        when=(
+            _heavy_float,
+            _convolves,
+        ),
+        devices=("cpu",),
         proposes=lambda p: (_openvino(p),),
     ),
     Rule(
         "openvino_float32_matrix_products",
         69,
+        "provider",
         "OpenVINO fuses the many small operators between the matrix products of large transformers and graph networks",
         "own measurement: 1.04x on minilm at 128 tokens, 2.1x on painn_gnn",
-        applies=lambda p: _heavy_float(p) and _multiplies(p) and not _convolves(p),
+        when=(
+            _heavy_float,
+            _multiplies,
+            _does_not_convolve,
+        ),
+        devices=("cpu",),
         proposes=lambda p: (_openvino(p),),
     ),
     Rule(
         "openvino_static_quantised",
         68,
+        "precision",
         "OpenVINO runs statically quantised networks on the CPU's 8-bit units from end to end",
         "own measurement: a ResNet-18 in QDQ form (u8s8) 6.6-8.4x against 2.2-2.8x on the CPU provider, under load",
-        applies=lambda p: openvino_takes(p) and p.graph.quantisation == "qdq",
+        when=(
+            openvino_takes,
+            _is_quantised,
+        ),
+        devices=("cpu",),
         proposes=lambda p: (_openvino(p),),
     ),
     Rule(
         "openvino_static_shapes",
         66,
+        "shapes",
         "OpenVINO plans memory and kernels ahead only where it knows the sizes",
         "own measurement: 6.0x against 4.4x on a text detector, 4.3x against 2.9x on another, under load",
-        applies=lambda p: _heavy_float(p) and bool(static_sizes(p)),
+        when=(
+            _heavy_float,
+            lambda p: bool(static_sizes(p)),
+        ),
+        devices=("cpu",),
         proposes=lambda p: (_openvino(p, static_shapes=static_sizes(p)),),
     ),
     Rule(
         "openvino_unoptimised_graph",
         64,
+        "fusion",
         "onnxruntime's own fusions hide patterns that OpenVINO's optimiser would have found",
         "own measurement: a ResNet-18 5.05x against 4.27x, under load",
-        applies=_heavy_float,
+        when=(_heavy_float,),
+        devices=("cpu",),
         proposes=lambda p: (_openvino(p, session_options={"graph_optimization_level": "disable"}),),
     ),
     Rule(
         "openvino_auto_device",
         62,
+        "provider",
         "OpenVINO's AUTO device often ran a little faster than its CPU device",
         "own measurement: 5.5-8.3x against 4.0-5.1x on a ResNet-18, 6.5x against 4.4x on a text detector, under load; "
         "cause not known",
-        applies=lambda p: _heavy_float(p) and _has_auto(p),
+        when=(
+            _heavy_float,
+            _has_auto,
+        ),
+        devices=("cpu",),
         proposes=lambda p: (_openvino(p, device="AUTO"),),
+    ),
+    Rule(
+        "openvino_int8_convolutions",
+        76,
+        "precision",
+        "OpenVINO runs a quantised convolutional network in 8 bits from end to end",
+        "own measurement: a ResNet-18 in QDQ form 6.6-8.4x of plain onnxruntime on Intel with AMX, under load",
+        when=(may_quantise, has_convolutions, openvino_takes),
+        devices=("cpu",),
+        proposes=_quantised,
+    ),
+    Rule(
+        "openvino_fixed_shapes",
+        67,
+        "shapes",
+        "OpenVINO runs convolutional networks of fixed shapes well in float32, also small ones",
+        "own measurement (onnxruntime-openvino 1.24.1, AMD EPYC), float32: fixed 1.80x, 1.35x and 1.12x on a page "
+        "classifier of 154 million MACs, a 1-D U-Net and a ResNet-50; open 2.53x, 1.31x and 1.06x",
+        when=(openvino_takes, is_float, has_convolutions, _knows_open_shapes),
+        devices=("cpu",),
+        proposes=_fixed,
+    ),
+    Rule(
+        "openvino_float32_moderate",
+        52,
+        "provider",
+        "OpenVINO can pay on convolutional networks of moderate size too: it did on one machine and not on another",
+        "own measurement on a page classifier of 154 million MACs: 2.53x with onnxruntime-openvino 1.24.1 on AMD EPYC, "
+        "0.6x with the plug-in 1.8.1 on Intel",
+        when=(openvino_takes, is_float, _convolves, is_moderate),
+        devices=("cpu",),
+        proposes=lambda p: (_openvino(p),),
     ),
     Rule(
         "other_cpu_provider",
         30,
+        "provider",
         "another provider for the CPU may have better kernels for a model of this size",
         "own measurement: nxrt 0.77-1.1x on a transformer; unknown for others, hence late",
-        applies=lambda p: bool(_other_cpu_devices(p)) and is_heavy(p) and "EPContext" not in p.graph.blockers,
+        when=(
+            _has_other_cpu_devices,
+            is_heavy,
+            lambda p: not is_compiled(p),
+        ),
+        devices=("cpu",),
         proposes=lambda p: (Strategy(provider=device.provider) for device in _other_cpu_devices(p)),
     ),
     Rule(
         "openvino_not_for_dynamic_int8",
         VETO_PRIORITY,
+        "provider",
         "OpenVINO is slower with dynamically quantised graphs, and their results differ",
         "own measurement: 0.31-0.32x on the encoder and decoder of a t5 in int8, error 0.1-0.4",
-        applies=lambda p: _has_openvino(p) and p.graph.quantisation == "dynamic",
+        when=(
+            _has_openvino,
+            lambda p: p.graph.quantisation == "dynamic",
+        ),
         forbids=_names_openvino,
         subject=OPENVINO,
     ),
     Rule(
         "openvino_not_for_control_flow",
         VETO_PRIORITY,
+        "provider",
         "OpenVINO fails to load graphs with If, Loop or Scan, or hands them back piece by piece",
         "own measurement: silero_vad fails to load with dynamic shapes, and ran 0.03x with static ones",
-        applies=lambda p: _has_openvino(p) and p.graph.has_control_flow,
+        when=(
+            _has_openvino,
+            has_control_flow,
+        ),
         forbids=_names_openvino,
         subject=OPENVINO,
     ),
     Rule(
         "openvino_not_for_tiny_models",
         VETO_PRIORITY,
+        "provider",
         "OpenVINO's fixed cost of a run is more than this model's whole run",
         "own measurement: a classifier of 16 million MACs and 0.6-1.2 ms ran 0.24-0.96x",
-        applies=lambda p: _has_openvino(p) and is_tiny(p),
+        when=(
+            _has_openvino,
+            is_tiny,
+        ),
         forbids=_names_openvino,
         subject=OPENVINO,
-    ),
-    Rule(
-        "no_accelerator_below_transfer_cost",
-        VETO_PRIORITY,
-        "the CPU is done before another device has received the inputs",
-        "estimate: MACs at 20e9 a second and core against 0.1 ms and the inputs at 12e9 bytes a second; own "
-        "measurement on a software GPU: 3.1 ms for what the CPU did in 0.02 ms",
-        applies=lambda p: any(_accelerators(p)) and _transfer_costs_more(p),
-        forbids=_names_accelerator,
-        subject="accelerators",
     ),
 )

@@ -8,28 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING
 
+from ort_metainfer.deciders.traits_devices import CPU, capabilities_of
 from ort_metainfer.problem import Device, Problem
 from ort_metainfer.strategy import Strategy
-
-if TYPE_CHECKING:
-    from ort_metainfer.providers.capabilities import Capabilities
 
 __all__ = [
     "CPU",
     "CUDA",
     "HEAVY_MACS",
+    "MODERATE_MACS",
     "OPENVINO",
     "TINY_MACS",
     "batch_size",
     "capabilities_of",
     "computes_bf16",
     "exact_options",
+    "fixes_shapes",
     "has_convolutions",
+    "has_nameless_sizes",
+    "has_open_shapes",
     "has_thread_pool",
     "input_bytes",
     "is_heavy",
+    "is_moderate",
     "is_recurrent",
     "is_tiny",
     "is_wide",
@@ -38,12 +40,10 @@ __all__ = [
     "precisions_to_try",
     "provider_objections",
     "runs_on_cpu",
-    "shapes_it_needs",
     "static_sizes",
     "whole_cores",
 ]
 
-CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 
@@ -56,8 +56,13 @@ TINY_PARAMETERS = 50_000
 a row (own measurement: scikit-learn networks of this size take 0.01 ms)."""
 
 HEAVY_MACS = 500_000_000
-"""Multiply-accumulates of one run from which OpenVINO at float32 can pay. Own measurement: 0.6x at 154 million, 0.7x
-at 367 million, 0.9-1.0x at 1 billion, 1.2-2.5x from 2 billion."""
+"""Multiply-accumulates of one run from which OpenVINO at float32 paid on each machine. Own measurement with the plug-in
+1.8.1: 0.6x at 154 million, 0.7x at 367 million, 0.9-1.0x at 1 billion, 1.2-2.5x from 2 billion."""
+
+MODERATE_MACS = 100_000_000
+"""The same where it paid on one machine and not on the other, so that it is tried, later. Own measurement: a page
+classifier of 154 million MACs 2.53x with onnxruntime-openvino 1.24.1 on AMD EPYC, 0.6x with the plug-in 1.8.1 on
+Intel; one of 16 million MACs lost on both, nothing in between was measured."""
 
 HEAVY_WEIGHT_BYTES = 4_000_000
 """The same where shapes do not say how many MACs (own measurement: models of 0.6 and 3 MB lost, of 10 MB and more did
@@ -94,29 +99,28 @@ def precisions_to_try(problem: Problem, provider: str) -> tuple[Mapping[str, str
     return ({}, exact) if exact and may_lose else (exact,)
 
 
-def capabilities_of(provider: str) -> Capabilities:
-    """What the adapter of ``provider`` states; nothing where there is none."""
-    from ort_metainfer.errors import ProviderError
-    from ort_metainfer.providers import get_provider
-    from ort_metainfer.providers.capabilities import Capabilities
-
-    try:
-        return get_provider(provider).capabilities
-    except ProviderError:
-        return Capabilities()
-
-
 def provider_objections(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
     """Why the strategy's provider would take nothing of the graph, by what its adapter states."""
     if strategy.provider is None:
         return ()
-    fixed = problem.shapes if strategy.static_shapes else {}
+    fixed = problem.shapes if strategy.static_shapes or fixes_shapes(strategy) else {}
     return capabilities_of(strategy.provider).constraints.objections(problem.graph, fixed)
 
 
-def shapes_it_needs(problem: Problem, provider: str) -> dict[str, int]:
-    """The dimensions to fix for a provider that takes nothing with open ones; empty for any other."""
-    return static_sizes(problem) if capabilities_of(provider).constraints.static_shapes else {}
+def fixes_shapes(strategy: Strategy) -> bool:
+    """Whether a rewrite of the strategy fixes its inputs' shapes by input and axis."""
+    return any(transform.name == "fixed-shapes" for transform in strategy.transforms)
+
+
+def has_open_shapes(problem: Problem) -> bool:
+    """Whether an input has a dimension that is no number, or no declared rank."""
+    return any(not all(isinstance(dim, int) for dim in spec.shape or ("?",)) for spec in problem.graph.inputs)
+
+
+def has_nameless_sizes(problem: Problem) -> bool:
+    """Whether shapes are given that no override by a dimension's name can express."""
+    open_inputs = [spec for spec in problem.graph.inputs if not all(isinstance(d, int) for d in spec.shape or ("?",))]
+    return bool(open_inputs) and all(spec.name in problem.shapes for spec in open_inputs) and not static_sizes(problem)
 
 
 def whole_cores(problem: Problem) -> int:
@@ -155,6 +159,12 @@ def is_heavy(problem: Problem) -> bool:
     """Whether one run is so much work that another provider's fixed costs do not matter (see ``HEAVY_MACS``)."""
     graph = problem.graph
     return graph.weight_bytes >= HEAVY_WEIGHT_BYTES if graph.macs is None else graph.macs >= HEAVY_MACS
+
+
+def is_moderate(problem: Problem) -> bool:
+    """Whether one run is enough work that another provider may pay (see ``MODERATE_MACS``); unknown MACs are not."""
+    macs = problem.graph.macs
+    return macs is not None and MODERATE_MACS <= macs < HEAVY_MACS
 
 
 def is_wide(problem: Problem) -> bool:
