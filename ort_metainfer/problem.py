@@ -25,6 +25,7 @@ __all__ = [
     "Problem",
     "SessionSpec",
     "TensorSpec",
+    "providers_in",
 ]
 
 KEY_SCHEMA = 1
@@ -298,6 +299,7 @@ class Policy:
         pinned: options the caller set, which stay: name -> value as text.
         callers: threads that call the session at once, for ``throughput``; 1 for every other objective.
         max_slowdown: how many times the default's median latency is allowed, for ``memory``; None for every other.
+        rules_off: names of rules that the caller switched off.
     """
 
     accuracy: Literal["strict", "balanced", "fast"] = "strict"
@@ -306,16 +308,40 @@ class Policy:
     pinned: Mapping[str, str] = field(default_factory=dict)
     callers: int = 1
     max_slowdown: float | None = None
+    rules_off: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        names = "+".join(name.removesuffix("ExecutionProvider") for name in self.providers)
-        pinned = ",".join(f"{key}={value}" for key, value in sorted(self.pinned.items()))
-        return "|".join([self.accuracy, self._aim(), names, *([pinned] if pinned else [])])
+        """Its parts, divided by ``|``; what the parts are made of is escaped, so that no two policies read alike."""
+        names = "+".join(_escaped(name.removesuffix("ExecutionProvider"), "+") for name in self.providers)
+        pinned = ",".join(
+            f"{_escaped(key, ',=')}={_escaped(value, ',')}" for key, value in sorted(self.pinned.items())
+        )
+        off = ",".join(_escaped(name, ",") for name in sorted(set(self.rules_off)))
+        told = [pinned] if pinned else []
+        return "|".join([self.accuracy, self._aim(), names, *told, *([f"rules off: {off}"] if off else [])])
 
     def _aim(self) -> str:
         """The objective with what it depends on: ``throughput:4``, ``memory:1.1``."""
         bound = self.callers if self.callers > 1 else self.max_slowdown
         return self.objective if bound is None else f"{self.objective}:{bound:g}"
+
+
+def providers_in(policy: str) -> tuple[str, ...]:
+    """The providers that a printed policy allows, their names without ``ExecutionProvider``."""
+    names = policy.split("|")[2].split("+")
+    return tuple(_unescaped(name) for name in names)
+
+
+def _escaped(text: str, dividers: str) -> str:
+    for character in f"%|{dividers}":
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+def _unescaped(text: str) -> str:
+    for character in "+|%":
+        text = text.replace(f"%{ord(character):02X}", character)
+    return text
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ort_metainfer.decision import Decision, Manifest
 from ort_metainfer.errors import ProviderError, StrategyError
-from ort_metainfer.problem import CacheKey, Graph, Model
+from ort_metainfer.problem import CacheKey, Graph, Model, providers_in
 from ort_metainfer.strategy import Strategy, Transform
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def manifest_of(strategy: Strategy, policy: str) -> Manifest:
     from ort_metainfer.strategy_cache.manifest import current_manifest
 
     versions = {} if strategy.provider is None else get_provider(strategy.provider).versions()
-    for name in policy.split("|")[2].split("+"):
+    for name in providers_in(policy):
         versions = {**get_provider(name).versions(), **versions}
     transforms = {transform.name: _version_here(transform) for transform in strategy.transforms}
     return current_manifest(strategy.provider, versions, transforms)
