@@ -8,37 +8,26 @@ from __future__ import annotations
 import logging
 import os
 import stat
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ort_metainfer._version import VERSION
 from ort_metainfer.decision import Decision
-from ort_metainfer.errors import CacheError, ModelError, StrategyError, TrialError
+from ort_metainfer.errors import CacheError, StrategyError
+from ort_metainfer.keys import key_of, policy_of
 from ort_metainfer.places import cache_directory
-from ort_metainfer.problem import CacheKey, Graph, Model, Policy, SessionSpec
+from ort_metainfer.problem import SessionSpec
 from ort_metainfer.settings import Settings, resolve
+from ort_metainfer.story import Story, unwritable
 from ort_metainfer.strategy import Strategy
-from ort_metainfer.trials.task import is_simulated
 
 if TYPE_CHECKING:
-    from ort_metainfer.strategy_cache.store import StrategyCache
     from ort_metainfer.trials.task import TrialHost
 
-__all__ = ["Request", "decide", "key_of", "not_onnx", "settings_for", "tune", "with_graph"]
+__all__ = ["Request", "decide", "key_of", "not_onnx", "policy_of", "settings_for", "tune", "with_graph"]
 
 log = logging.getLogger("ort_metainfer")
-
-CPU = "CPUExecutionProvider"
-"""Always allowed: onnxruntime itself falls back to it for what other providers do not take."""
-
-
-MIN_BUDGET_S = 0.5
-"""Below this no child process can even import onnxruntime (0.2 to 0.4 s here) and make two sessions."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +41,7 @@ class Request:
         may_decide: False where nothing may be tried, only looked up.
         force: decide anew although the cache knows.
         progress: is told what is being done, in one line each.
+        is_expected: whether somebody asked for a decision, and not for a session only.
         path: what asks, as records say it: ``session``, ``tune``, ``bench`` or ``prewarm``.
     """
 
@@ -61,6 +51,7 @@ class Request:
     may_decide: bool = True
     force: bool = False
     progress: Callable[[str], None] | None = field(default=None, compare=False)
+    is_expected: bool = False
     path: str = "session"
 
     @property
@@ -115,12 +106,13 @@ def tune(
     resolved, problems = settings_for(settings)
     if problems:
         raise problems[0]
-    unwritable = _unwritable(open_cache(cache_directory(resolved)))
-    if unwritable is not None:
-        raise CacheError(unwritable)
+    reason = unwritable(open_cache(cache_directory(resolved)))
+    if reason is not None:
+        raise CacheError(reason)
     resolved = replace(resolved, mode="auto")
     spec = spec_of(sess_options, providers, provider_options)
-    return decide(Request(model, spec, resolved, force=force, progress=progress, path=record_as))
+    asked = Request(model, spec, resolved, force=force, progress=progress, is_expected=True, path=record_as)
+    return decide(asked)
 
 
 def decide(request: Request, host: TrialHost | None = None) -> Decision:
@@ -154,7 +146,7 @@ def _decide(request: Request, host: TrialHost | None) -> Decision:
     unusual = not_onnx(request.source)
     if unusual:
         return Decision(Strategy(), "pass-through", unusual)
-    return _Story(request, request.spec, host).tell()
+    return Story(request, request.spec, host).tell()
 
 
 def _identified(decision: Decision, request: Request, spec: SessionSpec) -> Decision:
@@ -199,216 +191,3 @@ def not_onnx(source: str | os.PathLike[str] | bytes) -> str | None:
     except (OSError, ValueError):  # ValueError: a path that no file can have, with a NUL in it
         return "the model file cannot be read; onnxruntime will say why"
     return "the model is in ORT format" if path.endswith(".ort") or head[4:8] == b"ORTM" else None
-
-
-def key_of(model: Model, graph: Graph, settings: Settings, spec: SessionSpec) -> CacheKey:
-    """The cache key of a session: which model, on what, with which shapes, under which policy."""
-    from ort_metainfer.hardware.devices import device_string
-    from ort_metainfer.model.fingerprint import signature
-
-    shapes = signature(graph.inputs, settings.input_shapes or {})
-    return CacheKey(model.hash, device_string(), shapes, str(policy_of(settings, spec)))
-
-
-def policy_of(settings: Settings, spec: SessionSpec) -> Policy:
-    """What is allowed: the caller's providers narrowed by the settings', and what he pinned.
-
-    His providers in order are pinned too where they name any before the CPU, which takes all that is left: his plain
-    session, what everything is measured against and what a strategy may leave as it is, is then another one.
-    """
-    from ort_metainfer.providers import usable_providers
-
-    named = {name for name, _ in spec.providers}
-    limits = [limit for limit in (named, set(settings.providers or ())) if limit]
-    wanted = set.intersection(*limits) if limits else None
-    usable = tuple(provider.name for provider in usable_providers(wanted))
-    first = "+".join(takewhile(lambda name: name != CPU, (name for name, _ in spec.providers)))
-    metric = {} if settings.metric is None else {"metric": f"{settings.metric}<={settings.metric_threshold:g}"}
-    return Policy(
-        accuracy=settings.accuracy,  # type: ignore[arg-type]  # checked by Settings
-        objective=settings.objective,  # type: ignore[arg-type]
-        providers=tuple(dict.fromkeys((CPU, *usable))),
-        pinned=spec.pinned() | ({"providers": first} if first else {}) | metric,
-        callers=(settings.callers or _usual_callers()) if settings.objective == "throughput" else 1,
-        max_slowdown=settings.max_slowdown if settings.objective == "memory" else None,
-    )
-
-
-def _usual_callers() -> int:
-    """As many as this process may keep busy: fewer would leave cores to nobody, more wait for each other."""
-    from ort_metainfer.hardware.devices import cpu_device
-
-    return max(2, int(cpu_device().cores or 1))
-
-
-def _unwritable(cache: StrategyCache) -> str | None:
-    """Why nothing can be remembered in this cache, or None."""
-    if cache.put("probe", "last", {"package": VERSION}):
-        return None
-    return f"nothing is decided where it cannot be remembered: {cache.last_failure}"
-
-
-class _Story:
-    """One decision from beginning to end."""
-
-    def __init__(self, request: Request, spec: SessionSpec, host: TrialHost | None) -> None:
-        from ort_metainfer.strategy_cache.store import open_cache
-
-        self.request, self.spec, self.settings = request, spec, request.settings
-        self.may_decide = request.may_decide and self.settings.mode != "cached"
-        self.started = time.monotonic()
-        self.directory = cache_directory(self.settings)
-        self.cache: StrategyCache = open_cache(self.directory)
-        self.host = host
-
-    def tell(self) -> Decision:
-        """Look up; on a miss decide, one process at a time."""
-        from ort_metainfer.model.fingerprint import fingerprint, known_graph
-
-        try:
-            model = fingerprint(self.request.source, self.cache)
-        except ModelError as error:
-            return Decision(Strategy(), "pass-through", f"{error}; onnxruntime will say more")
-        graph = known_graph(self.cache, model.hash)
-        found = None
-        if is_simulated(self.host):  # what was measured answers no simulation, and the reverse
-            return self._simulate(model, graph)
-        if graph is not None and not self.request.force:
-            found = self._look_up(model, graph)
-            if found.cache == "hit":
-                return found
-        if not self.may_decide:
-            reason = found.cache_reason if found else "this model was never decided for in this cache"
-            return Decision(Strategy(), "default", f"not in the cache: {reason}", cache="miss", cache_reason=reason)
-        failure = None if self.request.force or self.settings.strict else self._known_failure(model)
-        if failure is not None:
-            return Decision(Strategy(), "pass-through", failure, cache="miss", cache_reason=failure, complete=False)
-        return self._alone(model, graph, found)
-
-    def _known_failure(self, model: Model) -> str | None:
-        from ort_metainfer.failures import recall_failure
-
-        budget_s = float(self.settings.budget_s or 0)
-        return recall_failure(self.cache, model, policy_of(self.settings, self.spec), budget_s)
-
-    def _look_up(self, model: Model, graph: Graph) -> Decision:
-        from ort_metainfer.remember import look_up
-
-        key = key_of(model, graph, self.settings, self.spec)
-        # what was verified is not given up for a better answer that must not be looked for
-        has_inputs = self.may_decide and self.settings.inputs is not None
-        budget_s = float(self.settings.budget_s or 0) if self.may_decide else 0.0
-        return look_up(self.cache, self.directory, key, graph, has_inputs, lambda: self._has_captured(model), budget_s)
-
-    def _has_captured(self, model: Model) -> bool:
-        """Whether a decision made now would have inputs kept of earlier runs."""
-        from ort_metainfer.model.capture import Reservoir
-
-        return self.may_decide and Reservoir(self.directory, model.hash).has_any(self.settings.input_shapes)
-
-    def _alone(self, model: Model, graph: Graph | None, found: Decision | None) -> Decision:
-        """Decide while no other process decides for the same model; what another one found meanwhile is taken."""
-        from ort_metainfer.strategy_cache.lock import deciding
-
-        unwritable = _unwritable(self.cache)
-        if unwritable is not None:  # every start would decide anew
-            if self.settings.strict:
-                raise CacheError(unwritable)
-            from ort_metainfer.session import warn_once
-
-            warn_once(f"{unwritable}; {model.label} runs on plain onnxruntime")
-            return Decision(Strategy(), "default", unwritable, cache="miss", cache_reason=unwritable, complete=False)
-        budget_s = float(self.settings.budget_s or 0)
-        with deciding(self.directory, f"{model.hash} {policy_of(self.settings, self.spec)}", budget_s) as mine:
-            waited = time.monotonic() - self.started > 0.05
-            if graph is None or waited:
-                from ort_metainfer.model.fingerprint import known_graph
-
-                graph = graph or known_graph(self.cache, model.hash)
-                if graph is not None and not self.request.force:
-                    found = self._look_up(model, graph)
-                    if found.cache == "hit":
-                        return found
-            late = self.started + budget_s - time.monotonic() < MIN_BUDGET_S
-            if not mine or (waited and late):
-                reason = f"another process was deciding for {model.label}, and the time was up before it ended"
-                return Decision(Strategy(), "default", reason, cache="miss", cache_reason=reason, complete=False)
-            return self._decide(model, graph, found)
-
-    def _decide(self, model: Model, graph: Graph | None, found: Decision | None) -> Decision:
-        from ort_metainfer.deliberate import Deliberation
-        from ort_metainfer.failures import remember_failure
-        from ort_metainfer.remember import remember
-
-        budget_s = float(self.settings.budget_s or 0)
-        log.info(
-            "deciding how to run %s, once, for at most %g s (prewarm or mode=cached avoids it)", model.label, budget_s
-        )
-        with self._trial_host() as host, _model_file(model) as file:
-            deliberation = Deliberation(self.request, self.spec, model, file, host, self.cache, self.started + budget_s)
-            prior, policy = None, policy_of(self.settings, self.spec)
-            if found is not None and found.cache == "stale":
-                prior = found.strategy
-            try:
-                decision = deliberation.run(graph, prior)
-            except (ModelError, TrialError) as error:
-                remember_failure(self.cache, model, policy, budget_s, str(error))
-                raise
-        if decision.origin == "override":
-            return decision
-        if decision.key is None:
-            remember_failure(self.cache, model, policy, budget_s, decision.reason)
-            return decision
-        reason = found.cache_reason if found else "this model was never decided for in this cache"
-        decision = replace(
-            decision,
-            cache="stale" if found and found.cache == "stale" else "miss",
-            cache_reason=reason,
-            decided_in_s=time.monotonic() - self.started,
-        )
-        decision = remember(self.cache, self.directory, decision, model, budget_s)
-        if self.settings.records:
-            from ort_metainfer.learning.recording import keep_trials
-
-            keep_trials(self.directory, deliberation.problem, decision.trials, self.request.path, decision)
-        return decision
-
-    def _simulate(self, model: Model, graph: Graph | None) -> Decision:
-        """What would be decided on described chips: told, never remembered."""
-        from ort_metainfer.deliberate import Deliberation
-        from ort_metainfer.remember import as_simulated
-
-        assert self.host is not None
-        deadline = self.started + float(self.settings.budget_s or 0)
-        with _model_file(model) as file:
-            decision = Deliberation(self.request, self.spec, model, file, self.host, self.cache, deadline).run(
-                graph, None
-            )
-        return as_simulated(replace(decision, decided_in_s=time.monotonic() - self.started))
-
-    @contextmanager
-    def _trial_host(self) -> Iterator[TrialHost]:
-        if self.host is not None:
-            yield self.host
-            return
-        from ort_metainfer.trials.client import ChildTrialHost
-
-        host = ChildTrialHost()
-        try:
-            yield host
-        finally:
-            host.close()
-
-
-@contextmanager
-def _model_file(model: Model) -> Iterator[Path]:
-    """The model as a file that a child can read: the caller's own, or a temporary copy of the bytes he gave."""
-    if model.path is not None:
-        yield Path(model.path)
-        return
-    from ort_metainfer.scratch import scratch_folder
-
-    with scratch_folder() as folder:
-        file = folder / "model.onnx"
-        file.write_bytes(model.content or b"")
-        yield file

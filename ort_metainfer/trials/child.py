@@ -19,7 +19,7 @@ from ort_metainfer.errors import TrialCrashed, TrialError
 from ort_metainfer.trials import memory
 from ort_metainfer.trials.channel import decode, encode
 
-__all__ = ["Child", "interpreter"]
+__all__ = ["Child", "child_environment", "interpreter"]
 
 SAMPLE_S = 0.1
 """Memory is looked at this often."""
@@ -50,7 +50,7 @@ def interpreter() -> str:
     return path
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The parent's, with the package switched off and the same modules in reach."""
     paths = os.pathsep.join(_search_path())
     return os.environ | {"ORT_METAINFER_MODE": "off", "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8"}
@@ -103,7 +103,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env=_environment(),
+                env=child_environment(),
                 encoding="utf-8",
                 errors="replace",
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),  # on Windows, no console pops up
