@@ -7,6 +7,7 @@ Who wins where rules contradict each other: :mod:`~ort_metainfer.deciders.weighi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ort_metainfer.deciders.contributed import contributed_rules
 from ort_metainfer.deciders.rule import SCHEDULING, Rule, is_scheduling
@@ -32,9 +33,9 @@ __all__ = [
     "RuleLibrary",
     "all_rules",
     "is_scheduling",
+    "known_rules",
     "provider_is_lossy",
     "shipped_rules",
-    "unknown_rules",
 ]
 
 FAMILIES = (
@@ -82,13 +83,16 @@ def _in_order(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     return tuple(sorted(rules, key=lambda rule: (*(-part for part in rule.rank), rule.name)))
 
 
-def unknown_rules(names: Iterable[str]) -> SettingsError | None:
-    """What is wrong with names of rules to switch off; None where there are rules of all of them."""
+def known_rules(names: Iterable[str]) -> tuple[tuple[str, ...], SettingsError | None]:
+    """Those of ``names`` that are rules, and what is wrong with the first that is none; None where all are."""
     known = {rule.name for rule in all_rules()}
-    unknown = sorted(set(names) - known)
+    found, unknown = [], []
+    for name in names:
+        (found if name in known else unknown).append(name)
     if not unknown:
-        return None
-    return SettingsError(f"there is no rule {unknown[0]!r} to switch off; known: {', '.join(sorted(known))}")
+        return tuple(found), None
+    choice = ", ".join(sorted(known))
+    return tuple(found), SettingsError(f"there is no rule {unknown[0]!r} to switch off; known: {choice}")
 
 
 class RuleLibrary:
@@ -112,9 +116,10 @@ class RuleLibrary:
         rules: Sequence[Rule] | None = None,
     ) -> None:
         found = all_rules(is_lossy) if rules is None else _in_order(rules)
-        fault = unknown_rules(disabled) if disabled and rules is None else None
-        if fault is not None:
-            raise fault
+        if disabled and rules is None:
+            _, fault = known_rules(disabled)
+            if fault is not None:
+                raise fault
         self.rules = tuple(rule for rule in found if rule.name not in disabled)
         self._weighed: tuple[Problem, dict[Strategy, Claim]] | None = None
 
@@ -141,9 +146,13 @@ class RuleLibrary:
         source = capabilities_of(str(strategy.provider)).constraints.source
         return Refusal(strategy.describe(), f"{self.name}/adapter", "; ".join(objections), source)
 
-    def complete(self, problem: Problem, strategy: Strategy) -> Strategy:
-        """``strategy`` with what rules require of it, as far as that can be added; whoever proposed it."""
-        return complete(self.rules, problem, strategy).strategy
+    def completed(self, problem: Problem, proposal: Proposal) -> Proposal:
+        """The proposal with what rules require of its strategy, as far as that can be added; whoever made it."""
+        completion = complete(self.rules, problem, proposal.strategy)
+        if completion.strategy == proposal.strategy:
+            return proposal
+        reasons = "; ".join(f"{rule.explain(problem)} (rule {rule.name})" for rule in completion.added)
+        return replace(proposal, strategy=completion.strategy, reason=f"{proposal.reason}; {reasons}")
 
     def propose(self, problem: Problem, history: Sequence[Trial]) -> Iterable[Proposal | Refusal]:
         """What is ruled out for this problem as a whole, then proposals by rank, completed, each strategy once.
