@@ -63,6 +63,11 @@ class Request:
 def settings_for(keyword: Settings | None) -> tuple[Settings, list[Any]]:
     """The settings in force, and what was wrong with them; applies ``log`` to the package's logger."""
     settings, problems = resolve(keyword)
+    if settings.rules_off:
+        from ort_metainfer.deciders.rules import known_rules
+
+        known, fault = known_rules(settings.rules_off)
+        settings, problems = replace(settings, rules_off=known), [*problems, *([fault] if fault else [])]
     level = {"off": logging.CRITICAL + 1}.get(str(settings.log), getattr(logging, str(settings.log).upper(), 0))
     log.setLevel(level)
     if level < logging.WARNING and not log.handlers and not logging.getLogger().handlers:

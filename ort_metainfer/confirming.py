@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ort_metainfer.decision import Refusal, Trial
 from ort_metainfer.problem import Problem
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.duel import UNSTEADY
+
+if TYPE_CHECKING:
+    from ort_metainfer.deciders.rules import RuleLibrary
 
 __all__ = [
     "UNKNOWN_LOAD",
@@ -54,12 +58,10 @@ def beats(trial: Trial, verified: Trial | None) -> bool:
     return best is None or (trial.duel is not None and trial.duel.speedup_low > best.speedup)
 
 
-def is_load_sensitive(strategy: Strategy, problem: Problem) -> bool:
+def is_load_sensitive(strategy: Strategy, problem: Problem, rules: RuleLibrary) -> bool:
     """Whether the rules would forbid it on a busy machine: scheduling, where no lasting limit settles it."""
-    from ort_metainfer.deciders.rules import RuleLibrary
-
     busy = replace(problem.state, others_cpu=problem.cpu.cores or 1.0)
-    return RuleLibrary().refuse(replace(problem, state=busy), strategy) is not None
+    return rules.refuse(replace(problem, state=busy), strategy) is not None
 
 
 def is_load_known(trial: Trial) -> bool:
@@ -67,18 +69,16 @@ def is_load_known(trial: Trial) -> bool:
     return trial.after is not None and trial.after.is_load_known
 
 
-def objection(trial: Trial, problem: Problem) -> Refusal | None:
+def objection(trial: Trial, problem: Problem, rules: RuleLibrary) -> Refusal | None:
     """Why a load-sensitive strategy may not be adopted after all: the state of the machine while it was tried.
 
     A load that is not known is not taken for none. Where this system could have told it and did not, the strategy
     is left alone; where it never tells (no /proc: Windows, macOS), nothing load-sensitive could ever be adopted,
     so there the paired ratios of two processes decide, and the trial says what they rest on (``UNTOLD``).
     """
-    from ort_metainfer.deciders.rules import RuleLibrary
-
     for state in (trial.before, trial.after):
         if state is not None:
-            refusal = RuleLibrary().refuse(replace(problem, state=state), trial.strategy)
+            refusal = rules.refuse(replace(problem, state=state), trial.strategy)
             if refusal is not None:
                 return refusal
     failed = next((gate.detail for gate in trial.gates if not gate.passed), "")

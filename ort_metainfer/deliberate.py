@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost
 if TYPE_CHECKING:
     from ort_metainfer.adapt import Request
     from ort_metainfer.deciders.base import Decider
+    from ort_metainfer.deciders.rules import RuleLibrary
     from ort_metainfer.model.capture import Reservoir
     from ort_metainfer.strategy_cache.store import StrategyCache
 
@@ -126,6 +128,13 @@ class Deliberation:
                 return left_alone(self._key(graph), graph, reason)
             return self._decide(setup, graph, feeds, prior)
 
+    @cached_property
+    def rules(self) -> RuleLibrary:
+        """The rule library without the rules that the caller switched off: the one that all parts of it ask."""
+        from ort_metainfer.deciders.rules import RuleLibrary
+
+        return RuleLibrary(disabled=self.settings.rules_off or ())
+
     def _edited(self, graph: Graph) -> Decision | None:
         """A strategy file that a person edited: it wins also where the cache has forgotten the model."""
         from ort_metainfer.remember import edited_decision
@@ -210,6 +219,7 @@ class Deliberation:
             self._confirm(setup, thresholds, problem)
         key = self._key(graph)
         decision = conclude(key, problem, self.verified, self.proposals, self.refusals, self.trials)
+        decision = replace(decision, rules=self.rules.verdicts(problem))
         return self._name_worst_nodes(setup, self._compile(setup, decision, thresholds))
 
     def _earn(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> None:
@@ -272,10 +282,9 @@ class Deliberation:
 
     def _first_proposals(self, problem: Problem, prior: Strategy | None) -> list[Proposal]:
         from ort_metainfer.deciders.meta_model import MetaModel
-        from ort_metainfer.deciders.rules import RuleLibrary
 
         stale = [Proposal(prior, "cache", "it won under other versions")] if prior and not prior.is_default else []
-        proposals = self._ask([MetaModel(), RuleLibrary()], problem, stale)
+        proposals = self._ask([MetaModel(), self.rules], problem, stale)
         room = max(0, self._first_batch - len(proposals))  # a race costs its two baselines, however few it compares
         known = {proposal.strategy for proposal in proposals}
         return proposals + [more for more in self._search(problem) if more.strategy not in known][:room]
@@ -283,17 +292,16 @@ class Deliberation:
     def _search(self, problem: Problem) -> list[Proposal]:
         from ort_metainfer.deciders.search import Search
 
-        return self._ask([Search(max_trials=self.settings.max_trials or 0)], problem, [])
+        return self._ask([Search(self.rules.refuse, max_trials=self.settings.max_trials or 0)], problem, [])
 
     def _ask(self, deciders: Sequence[Decider], problem: Problem, first: list[Proposal]) -> list[Proposal]:
-        """Proposals that no rule forbids and that were not tried, in order; every "no" is kept."""
-        from ort_metainfer.deciders.rules import RuleLibrary
-
-        rules, tried = RuleLibrary(), {trial.strategy for trial in self.trials} | {Strategy()}
+        """Proposals that no rule forbids and that were not tried, in order, completed; every "no" is kept."""
+        tried = {trial.strategy for trial in self.trials} | {Strategy()}
         answers = [*first, *(answer for decider in deciders for answer in decider.propose(problem, self.trials))]
         allowed: list[Proposal] = []
-        for answer in answers:
-            refusal = answer if isinstance(answer, Refusal) else rules.refuse(problem, answer.strategy)
+        for asked in answers:
+            answer = self.rules.completed(problem, asked) if isinstance(asked, Proposal) else asked
+            refusal = answer if isinstance(answer, Refusal) else self.rules.refuse(problem, answer.strategy)
             if refusal is not None:
                 if refusal not in self.refusals:
                     self.refusals.append(refusal)
@@ -321,9 +329,9 @@ class Deliberation:
             if self._left() < MIN_DUEL_S:
                 return
             self._say(f"confirming {leader.strategy.describe()}")
-            asked = replace(thresholds, steady_only=is_load_sensitive(leader.strategy, problem))
+            asked = replace(thresholds, steady_only=is_load_sensitive(leader.strategy, problem, self.rules))
             confirmed = self.host.duel(setup, leader, asked, self._until(DUEL_SHARE) - 0.2)
-            refusal = objection(confirmed, problem) if asked.steady_only else None
+            refusal = objection(confirmed, problem, self.rules) if asked.steady_only else None
             if refusal is not None:
                 self.refusals.append(refusal)
             elif asked.steady_only and confirmed.passed and not is_load_known(confirmed):
