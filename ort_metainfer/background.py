@@ -53,7 +53,7 @@ class Workshop:
     """
 
     def __init__(self, start: Callable[[IO[bytes]], subprocess.Popen[str]] | None = None) -> None:
-        self._start = start or start_child
+        self._start = start or (lambda errors: start_child(errors))
         self._process: subprocess.Popen[str] | None = None
         self._inherited: subprocess.Popen[str] | None = None
         self._reset()
