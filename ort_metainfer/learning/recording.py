@@ -38,7 +38,9 @@ MAX_HASHED_BYTES = 64 << 20
 _noted: set[str] = set()
 
 
-def keep_trials(directory: Path, problem: Problem | None, trials: Sequence[Trial], path: str, decision: Decision) -> int:
+def keep_trials(
+    directory: Path, problem: Problem | None, trials: Sequence[Trial], path: str, decision: Decision
+) -> int:
     """Keep each trial of a decision as a record.
 
     Args:
