@@ -101,7 +101,7 @@ def prewarm(jobs: list[Job], force: bool) -> int:
         try:
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such file")
-            decision = ort.tune(path, settings, force=force)
+            decision = ort.tune(path, settings, force=force, record_as="prewarm")
         except Exception as error:  # noqa: BLE001 (one bad model must not cost the others; it is told and counted)
             failures += 1
             _line(f"FAILED {path}: {' '.join(str(error).split())}")

@@ -24,6 +24,7 @@ COMMANDS = {  # name of the command: module of this package that holds it under 
     "doctor": "doctor",
     "demo": "demo",
     "compile": "compile",
+    "learn": "learn",
 }
 
 

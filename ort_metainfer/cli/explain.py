@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ort_metainfer.cli.arguments import as_json, model_argument, settings_options
+from ort_metainfer.cli.learn_exceptions import exception_lines
 from ort_metainfer.cli.output import console, only_json, print_json
 from ort_metainfer.cli.report import decision_lines, key_lines, refusal_lines, trial_lines
 from ort_metainfer.problem import CacheKey, SessionSpec
@@ -29,6 +30,7 @@ def explain(model: Path, settings: Settings, as_json: bool) -> None:
     """Show what is cached for MODEL: key, hit or why not, every trial with its gates, what was refused."""
     with only_json(as_json):
         document, others = look_up(model, settings)
+        document["exceptions"] = list(exception_lines(document, settings))
     if as_json:
         print_json(document)
         return
@@ -75,3 +77,5 @@ def explanation(document: Mapping[str, Any], others: list[dict[str, str]]) -> It
     yield from ("", *decision_lines(document))
     for title, lines in (("trials", list(trial_lines(document))), ("refused", list(refusal_lines(document)))):
         yield from ("", title, *(f"    {line}" for line in lines or ["none"]))
+    if document.get("exceptions"):
+        yield from ("", "people changed this before", *(f"    {line}" for line in document["exceptions"]))
