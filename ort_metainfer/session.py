@@ -109,6 +109,10 @@ def _create(self: Any, providers: Any, provider_options: Any, disabled_optimizer
     self._metainfer_stage = "creating"
     self._metainfer_failure = None
     plan = None
+    if stage == "created" and getattr(self, "_metainfer_async", None) is not None:
+        from ort_metainfer.asynchronous import forget_asynchronous
+
+        forget_asynchronous(self)
     if stage != "creating" and _HOOK_FITS:
         plan = _plan(self, providers, provider_options, disabled_optimizers, may_decide=stage == "new")
     if plan is None or not _create_planned(self, plan, providers):
@@ -298,6 +302,7 @@ def _create_planned(self: Any, plan: _Plan, providers: Any) -> bool:
             self._sess_options = plan.options
             _plain_create(self, plan.providers, plan.provider_options)
         _guard_shapes(self, plan)
+        _keep_asynchronous(self, plan)
     except Exception as error:
         self._sess_options = caller_options
         if _is_strict(self):
@@ -325,6 +330,17 @@ def _guard_shapes(self: Any, plan: _Plan) -> None:
     if decision.graph is None and not plan.fixes_shapes:
         return  # nothing is known of the model, and nothing of it was fixed: no session stands behind this one
     guard(self, model, plan.spec, decision, plan.buckets)
+
+
+def _keep_asynchronous(self: Any, plan: _Plan) -> None:
+    """Let ``run_async`` work where the strategy leaves the session no pool of threads for it."""
+    if plan.options.intra_op_num_threads != 1 or getattr(self, "_metainfer_general", None) is not None:
+        return
+    from ort_metainfer.asynchronous import keep_asynchronous, lacks_pool
+
+    if lacks_pool(plan.options, plan.spec):
+        model = self._model_path if self._model_path is not None else self._model_bytes
+        keep_asynchronous(self, model, plan.spec)
 
 
 def _available() -> set[str]:
