@@ -313,9 +313,7 @@ class Policy:
     def __str__(self) -> str:
         """Its parts, divided by ``|``; what the parts are made of is escaped, so that no two policies read alike."""
         names = "+".join(_escaped(name.removesuffix("ExecutionProvider"), "+") for name in self.providers)
-        pinned = ",".join(
-            f"{_escaped(key, ',=')}={_escaped(value, ',')}" for key, value in sorted(self.pinned.items())
-        )
+        pinned = ",".join(f"{_escaped(key, ',=')}={_escaped(value, ',')}" for key, value in sorted(self.pinned.items()))
         off = ",".join(_escaped(name, ",") for name in sorted(set(self.rules_off)))
         told = [pinned] if pinned else []
         return "|".join([self.accuracy, self._aim(), names, *told, *([f"rules off: {off}"] if off else [])])

@@ -12,13 +12,13 @@ import click
 from ort_metainfer.cli.arguments import as_json, model_argument, settings_options
 from ort_metainfer.cli.learn_exceptions import exception_lines
 from ort_metainfer.cli.output import console, only_json, print_json
-from ort_metainfer.cli.report import decision_lines, key_lines, refusal_lines, trial_lines
+from ort_metainfer.cli.report import decision_lines, key_lines, refusal_lines, rule_lines, trial_lines
 from ort_metainfer.problem import CacheKey, SessionSpec
 from ort_metainfer.settings import Settings
 
 __all__ = ["explain"]
 
-STORY = ("proposals", "refusals", "trials", "manifest", "state", "decided_in_s")
+STORY = ("proposals", "refusals", "rules", "trials", "manifest", "state", "decided_in_s")
 """Fields of a stored decision that tell how it was reached; the others are as the cache answers today."""
 
 
@@ -75,7 +75,8 @@ def explanation(document: Mapping[str, Any], others: list[dict[str, str]]) -> It
         yield "key"
         yield from key_lines(document["key"], others)
     yield from ("", *decision_lines(document))
-    for title, lines in (("trials", list(trial_lines(document))), ("refused", list(refusal_lines(document)))):
-        yield from ("", title, *(f"    {line}" for line in lines or ["none"]))
+    parts = {"trials": trial_lines, "refused": refusal_lines, "rules": rule_lines}
+    for title, lines_of in parts.items():
+        yield from ("", title, *(f"    {line}" for line in list(lines_of(document)) or ["none"]))
     if document.get("exceptions"):
         yield from ("", "people changed this before", *(f"    {line}" for line in document["exceptions"]))

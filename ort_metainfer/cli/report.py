@@ -9,7 +9,15 @@ from ort_metainfer.decision import WorstNode
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.placement import placement_from_dict
 
-__all__ = ["decision_lines", "key_lines", "refusal_lines", "speedup_text", "trial_lines", "worst_nodes_text"]
+__all__ = [
+    "decision_lines",
+    "key_lines",
+    "refusal_lines",
+    "rule_lines",
+    "speedup_text",
+    "trial_lines",
+    "worst_nodes_text",
+]
 
 Plain = Mapping[str, Any]
 
@@ -103,6 +111,13 @@ def refusal_lines(decision: Plain) -> Iterator[str]:
     for refusal in decision["refusals"]:
         source = f"  [{refusal['source']}]" if refusal["source"] else ""
         yield f"{refusal['subject']}: {refusal['reason']} ({refusal['by']}){source}"
+
+
+def rule_lines(decision: Plain) -> Iterator[str]:
+    """Every rule that fired, highest first: what it wanted, and which rule it lost to."""
+    for verdict in decision.get("rules", ()):
+        lost = f"   LOST to {verdict['lost_to']}" if verdict["lost_to"] else ""
+        yield f"{verdict['rule']} ({verdict['priority']}) {verdict['kind']}: {verdict['wanted']}{lost}"
 
 
 def key_lines(key: Plain, others: Sequence[Plain] = ()) -> Iterator[str]:
