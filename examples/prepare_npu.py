@@ -27,7 +27,6 @@ from ort_metainfer.model.inputs import caller_feeds
 from ort_metainfer.places import cache_directory
 from ort_metainfer.preparing import Preparation, Prepared, prepare_model
 from ort_metainfer.providers import get_provider
-from ort_metainfer.rewrites.quantise import Recipe
 from ort_metainfer.settings import resolve
 
 RECIPES: tuple[dict[str, Any], ...] = (  # 8-bit activations first, as the NPU's adapter states its preferences
@@ -75,14 +74,13 @@ def prepare(model: Path, provider: str, asked: ort.Settings, inputs: str) -> Pre
 
 
 def preparations(model: Path, provider: str, asked: ort.Settings, inputs: str) -> Iterator[Preparation]:
-    flavour: Any = "qnn" if provider.startswith("QNN") else "plain"
     for recipe in RECIPES:
         yield Preparation(
             model=model,
             provider=get_provider(provider).name,
             shapes=asked.input_shapes or {},
             inputs=inputs,
-            recipe=Recipe(flavour=flavour, **recipe).as_dict(),
+            recipe=recipe,
             accuracy=asked.accuracy or "fast",
         )
 

@@ -79,28 +79,25 @@ def _transform(request: dict[str, Any], channel: Speaker, until: float) -> dict[
 
 
 def _rewrite(request: dict[str, Any], channel: Speaker, until: float) -> dict[str, Any]:
-    """Fix shapes, quantise, judge; answers with the new model's file, the gate and notes."""
+    """Rewrite the model as the strategy says, and judge it where that loses something; answers with the new model's
+    file, the gate and notes."""
     from ort_metainfer.model.inputs import load_feeds
-    from ort_metainfer.rewrites.fixed_shapes import fix_shapes
-    from ort_metainfer.rewrites.quantise import Recipe, quantise
+    from ort_metainfer.rewrites.rewriting import promise_of
     from ort_metainfer.rewrites.sampling import held_back
+    from ort_metainfer.trials.rewritten import notes_in, rewritten_model
 
-    setup, folder = setup_from(request["setup"]), Path(request["folder"])
+    setup, strategy = setup_from(request["setup"]), Strategy.from_dict(request["strategy"])
+    channel.say("rewriting", session="model")
     feeds = load_feeds(setup.feeds)
-    channel.say("rewriting", session="shapes")
-    result = fix_shapes(setup.model_file, setup.shapes, folder / "fixed.onnx")
-    notes, changed = list(result.notes), result.changed
-    answer: dict[str, Any] = {"model": str(result.path), "gate": None, "changed": changed}
-    if request["recipe"] is not None:
-        calibrated, judged = held_back(feeds)
-        channel.say("rewriting", session="quantised")
-        quantised = quantise(result.path, calibrated, folder / "quantised.onnx", Recipe(**request["recipe"]))
-        notes += quantised.notes
-        apart = "held back from calibration" if len(judged) < len(feeds) else "the ones calibrated on, too few to spare"
-        notes.append(f"calibrated on {len(calibrated)} inputs, judged on {len(judged)}, {apart}")
-        gate = _judge_rewrite(setup, quantised.path, judged, thresholds_from(request["thresholds"]), channel, until)
-        answer |= {"model": str(quantised.path), "gate": asdict(gate), "changed": True}
-    return {**answer, "notes": notes}
+    made = rewritten_model(setup, strategy.transforms, feeds, until, is_whole=True)
+    notes = list(notes_in(made.parent))
+    if promise_of(strategy.transforms) != "lossy":
+        return {"model": str(made), "gate": None, "notes": notes}
+    calibrated, judged = held_back(feeds)
+    apart = "held back from calibration" if len(judged) < len(feeds) else "the ones calibrated on, too few to spare"
+    notes.append(f"calibrated on {len(calibrated)} inputs, judged on {len(judged)}, {apart}")
+    gate = _judge_rewrite(setup, made, judged, thresholds_from(request["thresholds"]), channel, until)
+    return {"model": str(made), "gate": asdict(gate), "notes": notes}
 
 
 def _judge_rewrite(
@@ -111,7 +108,7 @@ def _judge_rewrite(
     bench = Bench(_on(setup, rewritten), feeds, channel, until)
     opened = bench.open("rewritten", Strategy(), keep=False, cpu_only=True)
     names = [output.name for output in opened.session.get_outputs()]
-    return judge(names, reference, bench.outputs(opened), thresholds)[0]
+    return judge(names, reference, bench.outputs(opened), thresholds, graph=setup.graph)[0]
 
 
 def _reference(setup: Setup, feeds: Sequence[Any], channel: Speaker, until: float) -> list[Sequence[Any]]:

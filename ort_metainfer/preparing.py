@@ -7,23 +7,22 @@ held against the float model as well.
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ort_metainfer.compilation import Errand, Outcome, compile_model, in_a_child, worth_trying
 from ort_metainfer.compiled import Compiled, strategy_file
 from ort_metainfer.compiled_key import CompiledKey, compiled_key
-from ort_metainfer.decision import Gate, Placement
-from ort_metainfer.errors import CacheError, InputsError, ModelError
+from ort_metainfer.decision import Gate
+from ort_metainfer.delivering import STRATEGY_FILE, check_empty, deliver
+from ort_metainfer.errors import InputsError, ModelError, ProviderError
+from ort_metainfer.preparation import Preparation, Prepared, strategy_for
 from ort_metainfer.problem import Graph, SessionSpec
 from ort_metainfer.scratch import scratch_folder
-from ort_metainfer.strategy import Strategy, Transform
+from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.channel import setup_plain, thresholds_plain
 from ort_metainfer.trials.task import Setup, Thresholds
 
@@ -37,72 +36,6 @@ MAX_FEEDS = 200
 
 CHECKED_FEEDS = 4
 """Inputs that the device is checked on: a simulator takes seconds for each."""
-
-REPORT_FILE = "report.json"
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """What is to be prepared.
-
-    Attributes:
-        model: the float model's file.
-        provider: execution provider to compile for, by name.
-        device: the provider's own name for one of its devices.
-        provider_options: the adapter's options.
-        shapes: input -> shape that it will be run with.
-        inputs: real inputs, as ``Settings.inputs``.
-        recipe: how to quantise, as ``rewrites.quantise.Recipe.as_dict``; None leaves the model in float.
-        accuracy: ``strict``, ``balanced`` or ``fast``; the last two need real inputs.
-        out: folder to write to (it must not exist, or be empty); None leaves the result in the cache.
-        budget_s: seconds it may take.
-    """
-
-    model: Path
-    provider: str = "CPUExecutionProvider"
-    device: str | None = None
-    provider_options: Mapping[str, str] = field(default_factory=dict)
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    inputs: Any = field(default=None, repr=False)
-    recipe: Mapping[str, Any] | None = None
-    accuracy: str = "strict"
-    out: Path | None = None
-    budget_s: float = 300.0
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What came of it.
-
-    Attributes:
-        failure: why there is no compiled model, one sentence; None where there is.
-        strategy: what a session needs to use it: name its file in ``Settings.strategy``.
-        gate: the accuracy gate over the quantised model; None where it was not quantised.
-        folder: where the compiled model lies.
-        strategy_file: where the strategy lies.
-        figures: milliseconds and errors.
-        placement: which nodes run where.
-        size_bytes: the compiled model; ``original_bytes`` the model it was made from.
-        notes: what a person may want to know, a sentence each.
-    """
-
-    failure: str | None
-    strategy: Strategy
-    gate: Gate | None = None
-    folder: Path | None = None
-    strategy_file: Path | None = None
-    figures: Mapping[str, float] = field(default_factory=dict)
-    placement: Placement | None = None
-    size_bytes: int = 0
-    original_bytes: int = 0
-    notes: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, as ``--json`` prints them."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain |= {name: None if plain[name] is None else str(plain[name]) for name in ("folder", "strategy_file")}
-        plain |= {name: None if plain[name] is None else asdict(plain[name]) for name in ("gate", "placement")}
-        return plain | {"strategy": self.strategy.as_dict(), "notes": list(self.notes), "figures": dict(self.figures)}
 
 
 def prepare_model(
@@ -122,7 +55,8 @@ def prepare_model(
     Raises:
         ModelError: the model cannot be read, or must not be rewritten.
         InputsError: shapes or inputs do not fit, or real inputs are needed and not given.
-        ProviderError: the provider cannot be used here.
+        ProviderError: the provider cannot be used here, or offers no such device.
+        StrategyError: the recipe holds what there is not, or names a node that the model does not have.
         CacheError: ``wanted.out`` is in use.
         TrialError: a child process could not do its work.
     """
@@ -131,11 +65,12 @@ def prepare_model(
     from ort_metainfer.providers import get_provider
 
     deadline, provider = time.monotonic() + wanted.budget_s, get_provider(wanted.provider)
-    _check_out(wanted.out)
+    check_empty(wanted.out)
     model, graph = fingerprint(wanted.model, None), describe(wanted.model)
     _check(wanted, graph, provider)
-    strategy = _strategy(wanted, provider)
+    strategy = strategy_for(wanted, graph, provider)
     provider.check(strategy)
+    _check_device(strategy, provider, deadline, errand or in_a_child)
     with scratch_folder() as folder:
         work = _Work(wanted, strategy, graph, folder, deadline, progress, errand or in_a_child)
         source, gate, notes = work.rewrite()
@@ -150,12 +85,21 @@ def prepare_model(
         file = strategy_file(outcome.compiled.folder)
         file.write_text(text, encoding="utf-8")
         prepared = replace(prepared, strategy_file=file)
-        return prepared if wanted.out is None else _deliver(prepared, source, wanted.out, text)
+        return prepared if wanted.out is None else _delivered(prepared, source, wanted.out, text)
 
 
-def _check_out(out: Path | None) -> None:
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise CacheError(f"{out} is there already and not an empty folder; name another, or remove it")
+def _check_device(strategy: Strategy, provider: Provider, deadline: float, errand: Errand) -> None:
+    """That the device named is there, before anything is rewritten for it; a child asks, as that may take a library.
+
+    Raises:
+        ProviderError: it is not, or none is; with what is there.
+    """
+    if strategy.device is None:
+        return
+    told = errand("devices", {"providers": [provider.name]}, deadline)
+    for name, reason in told["refused"]:
+        raise ProviderError(f"{name} offers no device here: {reason}")
+    provider.chosen_device(strategy, [each["provider_device"] for each in told["devices"] if each["provider_device"]])
 
 
 def _check(wanted: Preparation, graph: Graph, provider: Provider) -> None:
@@ -177,25 +121,6 @@ def _check(wanted: Preparation, graph: Graph, provider: Provider) -> None:
             f"{label}: {what} needs real inputs to be judged on, synthetic ones never justify a loss: give inputs, "
             "as .npz files with arrays named like the model's inputs (four or more)"
         )
-
-
-def _strategy(wanted: Preparation, provider: Provider) -> Strategy:
-    from ort_metainfer.rewrites import FIXED_SHAPES_VERSION, QUANTISE_VERSION
-
-    transforms = []
-    if wanted.shapes:
-        from ort_metainfer.rewrites.shapes import shape_text
-
-        shapes = {name: shape_text(shape) for name, shape in wanted.shapes.items()}
-        transforms.append(Transform("fixed-shapes", FIXED_SHAPES_VERSION, {"shapes": shapes}))
-    if wanted.recipe is not None:
-        transforms.append(Transform("static-qdq", QUANTISE_VERSION, wanted.recipe))
-    return Strategy(
-        transforms=tuple(transforms),
-        provider=provider.name,
-        device=wanted.device,
-        provider_options=wanted.provider_options,
-    )
 
 
 class _Work:
@@ -225,7 +150,7 @@ class _Work:
         setup = Setup(self.wanted.model, SessionSpec(), feeds, graph=graph, shapes=self.wanted.shapes, label=label)
         if self.wanted.inputs is not None:
             save_feeds(caller_feeds(self.wanted.inputs, graph, limit=MAX_FEEDS, until=self.deadline), feeds)
-            return setup
+            return replace(setup, inputs_are_real=True)
         self.progress("making inputs")
         with ChildTrialHost() as host:
             host.prepare(setup, self.deadline)
@@ -238,10 +163,9 @@ class _Work:
         self.progress("rewriting the model")
         request = {
             "task": "rewrite",
-            "setup": setup_plain(self.setup) | {"graph": None},
-            "recipe": self.wanted.recipe,
+            "setup": setup_plain(self.setup),
+            "strategy": self.strategy.as_dict(),
             "thresholds": thresholds_plain(self.thresholds),
-            "folder": str(self.folder),
         }
         told = self.errand("compile", request, self.deadline)
         gate = None if told["gate"] is None else Gate(**told["gate"])
@@ -299,25 +223,13 @@ def _prepared(
     )
 
 
-def _deliver(prepared: Prepared, source: Path, out: Path, strategy: str) -> Prepared:
-    """Copy everything to ``out``: all of it or nothing.
+def _delivered(prepared: Prepared, source: Path, out: Path, strategy: str) -> Prepared:
+    """The same, copied to ``out``.
 
     Raises:
         CacheError: it cannot be written.
     """
     assert prepared.folder is not None
-    part = out.with_name(f".{out.name}.{os.getpid()}-{os.urandom(4).hex()}")
-    try:
-        shutil.copytree(prepared.folder, part)
-        for file in source.parent.glob(f"{source.name}*"):
-            shutil.copy(file, part / f"source{file.name.removeprefix(source.stem)}")
-        done = replace(prepared, folder=out, strategy_file=out / "strategy.toml")
-        (part / "strategy.toml").write_text(strategy, encoding="utf-8")
-        (part / REPORT_FILE).write_text(json.dumps(done.as_dict(), indent=2, allow_nan=False), encoding="utf-8")
-        if out.is_dir():
-            out.rmdir()  # empty, or it raises
-        os.rename(part, out)
-    except (OSError, ValueError) as error:
-        shutil.rmtree(part, ignore_errors=True)
-        raise CacheError(f"cannot write {out}: {error}") from error
+    done = replace(prepared, folder=out, strategy_file=out / STRATEGY_FILE)
+    deliver(prepared.folder, source, out, strategy, done.as_dict())
     return done

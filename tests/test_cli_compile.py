@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from ort_metainfer import preparing
 from ort_metainfer.__main__ import main
@@ -23,13 +24,42 @@ from ort_metainfer.errors import TrialCrashed
 from ort_metainfer.strategy import Strategy
 from tests.pages import save_pages
 from tests.test_compiled import conv_model, here
-from tests.test_quantise import network
 
 ROOT = Path(__file__).parent.parent
 SHAPE = ("--shape", "x:2,3,8,8")
 
 Outcome = tuple[int, str, str]
 Command = Callable[..., Outcome]
+
+
+def network(opset: int = 17) -> Any:
+    """Conv, Relu, Conv, global pooling and a Gemm: what the quantiser sees of a small image classifier."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w1": rng.standard_normal((8, 3, 3, 3)) / 3,
+        "b1": rng.standard_normal(8) / 10,
+        "w2": rng.standard_normal((8, 8, 3, 3)) / 5,
+        "w3": rng.standard_normal((8, 4)),
+        "b3": rng.standard_normal(4),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], name="first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"], name="relu"),
+        helper.make_node("Conv", ["r1", "w2"], ["c2"], name="second", pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["c2"], ["g"], name="pool"),
+        helper.make_node("Flatten", ["g"], ["f"], name="flatten"),
+        helper.make_node("Gemm", ["f", "w3", "b3"], ["y"], name="last"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, 8, 8))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+    )
+    model = helper.make_model(graph, ir_version=7, opset_imports=[helper.make_opsetid("", opset)])
+    helper.set_model_props(model, {"labels": "cat,dog"})
+    return model
 
 
 @pytest.fixture
@@ -99,8 +129,8 @@ def test_a_quantised_form_is_judged_on_inputs_held_back_and_compiled(
     assert document["gate"]["passed"] and 0 < document["gate"]["figures"]["error"] < 0.1
     assert "calibrated on 6 inputs, judged on 2, held back from calibration" in document["notes"]
     assert 0 < document["figures"]["whole_error"] < 0.1
-    recipe = document["strategy"]["transforms"][0]["parameters"]
-    assert (recipe["scheme"], recipe["flavour"], recipe["per_channel"]) == ("u8s8", "plain", True)
+    assert [transform["name"] for transform in document["strategy"]["transforms"]] == ["int8-static"]
+    assert any(note.startswith("int8-static: 3 rewritten") for note in document["notes"])
 
 
 def test_a_quantised_form_that_is_not_accurate_enough_is_refused_with_what_to_try(
@@ -153,6 +183,7 @@ def test_made_up_inputs_never_justify_a_loss(command: Command, model: str, words
         (("--accuracy", "sloppy"), 2, "strict, balanced, fast"),
         (("--quantise", "int4"), 2, "'none', 'u8s8', 's8s8', 'a16w8'"),
         (("--quantise", "u8s8", "--inputs", "IN", "--exclude-operator", "Cnov"), 1, "no operator 'Cnov'"),
+        (("--quantise", "u8s8", "--inputs", "IN", "--exclude-node", "cnov"), 1, "exclude names 'cnov', which no node"),
         (("--shape", "z:1,3,8,8", "--inputs", "IN"), 1, "'z'"),
         (("--shape", "x:2,4,8,8", "--inputs", "IN"), 1, "[2, 4, 8, 8]"),
         (("--inputs", "nowhere/*.npz"), 1, "no .npz file"),
@@ -167,9 +198,90 @@ def test_what_is_wrong_is_told_in_one_line(
     assert (found, blame in err) == (status, True), err
 
 
-def test_a_model_that_is_compiled_already_is_refused(command: Command, tmp_path: Path) -> None:
-    from onnx import TensorProto, helper
+@pytest.mark.parametrize(
+    ("provider", "device", "devices", "blame"),
+    [
+        (
+            "OpenVINO",
+            "GPU",
+            ["CPU", "AUTO"],
+            "OpenVINOExecutionProvider offers no device 'GPU' here; it offers CPU, AUTO",
+        ),
+        ("CPU", "second", [None], "CPUExecutionProvider offers no device 'second' here; its devices have no names"),
+        ("QNN", "htp", [], "QNNExecutionProvider offers no device here: its package is not installed"),
+    ],
+)
+def test_a_device_that_there_is_not_is_refused_before_anything_is_rewritten(
+    provider: str,
+    device: str,
+    devices: list[str | None],
+    blame: str,
+    command: Command,
+    classifier: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def only_devices(do: str, request: Any, deadline: float) -> Any:
+        assert do == "devices", "nothing else may be begun"
+        refused = [] if devices else [(request["providers"][0], "its package is not installed")]
+        return {"devices": [{"provider_device": name} for name in devices], "refused": refused}
 
+    monkeypatch.setattr(preparing, "in_a_child", only_devices)
+    words = (
+        "--provider",
+        provider,
+        "--device",
+        device,
+        "--quantise",
+        "u8s8",
+        "--inputs",
+        inputs(tmp_path, (1, 3, 8, 8)),
+    )
+    status, _, err = command(classifier, *words)
+    assert status == 1 and blame in err, err
+
+
+def test_what_is_quantised_follows_the_provider_and_an_old_opset_is_raised(tmp_path: Path) -> None:
+    from ort_metainfer.model.graph import describe
+    from ort_metainfer.preparation import Preparation, strategy_for
+    from ort_metainfer.providers import get_provider
+
+    onnx.save(network(opset=11), str(tmp_path / "old.onnx"))
+    graph = describe(tmp_path / "old.onnx")
+    found = {}
+    for name in ("CPU", "OpenVINO", "QNN", "VitisAI"):
+        provider = get_provider(name)
+        wanted = Preparation(tmp_path / "old.onnx", provider.name, recipe={"scheme": "a16w8", "per_channel": True})
+        raised, quantised = strategy_for(wanted, graph, provider).transforms
+        assert (raised.name, raised.parameters) == ("convert-opset", {"target": 13})
+        assert quantised.parameters["scheme"] == "a16w8" and "per_channel" not in quantised.parameters
+        found[name] = quantised.parameters.get("coverage", "products")
+    assert found == {"CPU": "products", "OpenVINO": "products", "QNN": "qnn", "VitisAI": "all"}
+
+
+def test_an_old_opset_is_quantised_and_compiled(command: Command, tmp_path: Path) -> None:
+    onnx.save(network(opset=11), str(tmp_path / "old.onnx"))
+    words = ("--quantise", "u8s8", "--inputs", inputs(tmp_path / "in", (1, 3, 8, 8)), "--accuracy", "fast")
+    status, out, err = command(str(tmp_path / "old.onnx"), *words)
+    assert status == 0 and "convert-opset: opset 11 to 13" in out, err
+
+
+def test_large_weights_are_delivered_beside_the_source(
+    command: Command, classifier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ort_metainfer.rewrites import draft
+
+    monkeypatch.setattr(draft, "INLINE_LIMIT_BYTES", 100)
+    given, out = inputs(tmp_path / "in", (1, 3, 8, 8)), tmp_path / "out"
+    words = ("--quantise", "u8s8", "--inputs", given, "--accuracy", "fast", "--out", str(out))
+    status, _, err = command(classifier, *words)
+    assert status == 0, err
+    assert (out / "source.onnx.data").stat().st_size > 500
+    session = onnxruntime.InferenceSession(str(out / "source.onnx"), providers=["CPUExecutionProvider"])
+    assert session.run(None, {"x": np.zeros((1, 3, 8, 8), np.float32)})[0].shape == (1, 4)
+
+
+def test_a_model_that_is_compiled_already_is_refused(command: Command, tmp_path: Path) -> None:
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft")
     graph = helper.make_graph([node], "g", value[:1], value[1:])
@@ -245,7 +357,7 @@ def test_the_example_tries_recipes_until_one_is_accurate_enough_and_uses_it(
     monkeypatch.setattr(example, "RECIPES", example.RECIPES[1:])
     assert example.main(words) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[0].split() == ["u8s8", "minmax", "plain", "compiled"]
+    assert out.splitlines()[0].split() == ["u8s8", "compiled"]
     assert "session created" in out and "{'y': [1, 4]}" in out and "ORT_METAINFER_STRATEGY=" in out
     assert example.main([*words, "--accuracy", "strict"]) == 1
     assert "no recipe is accurate enough" in capsys.readouterr().err

@@ -75,7 +75,7 @@ def _wanted(model: Path, given: dict[str, Any]) -> tuple[Preparation, Path]:
         provider_options=dict(_pair(text) for text in given["options"]),
         shapes=settings.input_shapes or {},
         inputs=given["inputs"],
-        recipe=_recipe(given, provider),
+        recipe=_recipe(given),
         accuracy=settings.accuracy or "strict",
         out=given["out"],
         budget_s=float(settings.budget_s or 0),
@@ -90,16 +90,15 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _recipe(given: dict[str, Any], provider: str) -> dict[str, Any] | None:
+def _recipe(given: dict[str, Any]) -> dict[str, Any] | None:
     if given["quantise"] == "none":
         return None
     return {
         "scheme": given["quantise"],
         "per_channel": not given["per_tensor"],
         "calibration": given["calibration"],
-        "flavour": "qnn" if provider.startswith("QNN") else "plain",
         "exclude_operators": list(given["operators"]),
-        "exclude_nodes": list(given["nodes"]),
+        "exclude": list(given["nodes"]),
     }
 
 

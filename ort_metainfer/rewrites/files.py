@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ import onnx.external_data_helper
 from ort_metainfer.errors import ModelError
 from ort_metainfer.model.graph import describe
 from ort_metainfer.model.parsing import parse
-from ort_metainfer.model.walking import nodes_of
 from ort_metainfer.problem import Graph
 
-__all__ = ["EXTERNAL_ABOVE_BYTES", "Rewritten", "drop_unused_domains", "open_model", "save"]
+__all__ = ["EXTERNAL_ABOVE_BYTES", "Rewritten", "open_model", "save"]
 
 EXTERNAL_ABOVE_BYTES = 1 << 30
 """Weights beyond this go to a file beside the model: protobuf refuses messages of 2 GB."""
@@ -78,11 +76,3 @@ def save(proto: Any, target: Path, weight_bytes: int) -> None:
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot write {target}: {error}") from error
-
-
-def drop_unused_domains(proto: Any, keep: Iterable[str] = ("", "ai.onnx")) -> None:
-    """Forget the opsets that no node is of: onnxruntime lists all it knows in what it saves."""
-    used = {node.domain for node in nodes_of(proto)} | set(keep)
-    kept = [opset for opset in proto.opset_import if opset.domain in used]
-    del proto.opset_import[:]
-    proto.opset_import.extend(kept)

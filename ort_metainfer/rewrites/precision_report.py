@@ -27,10 +27,10 @@ from ort_metainfer.rewrites.precision_nodes import (
 )
 from ort_metainfer.rewrites.registry import get_rewrite
 from ort_metainfer.rewrites.sampling import held_back
-from ort_metainfer.strategy import Strategy
+from ort_metainfer.strategy import Strategy, Transform
 from ort_metainfer.trials.bench import Speaker
 from ort_metainfer.trials.channel import setup_from
-from ort_metainfer.trials.rewritten import rewritten_model
+from ort_metainfer.trials.rewritten import references_of, rewritten_model
 from ort_metainfer.trials.task import Setup
 
 __all__ = ["WORST", "serve", "worst_nodes"]
@@ -75,15 +75,21 @@ def serve(request: Mapping[str, Any], channel: Speaker, until: float) -> dict[st
 
 def _models(setup: Setup, strategy: Strategy, feeds: Sequence[Feed], until: float, folder: Path) -> tuple[Path, Path]:
     """The model in float as the last lossy rewrite finds it, and as the strategy's session runs it."""
-    file = rewritten_model(setup, strategy.transforms, feeds, until) if strategy.transforms else setup.model_file
+    file = _whole(setup, strategy.transforms, feeds, until) if strategy.transforms else setup.model_file
     lossy = [n for n, each in enumerate(strategy.transforms) if get_rewrite(each.name).promise == "lossy"]
     if not lossy:
         return file, file
     before, last = strategy.transforms[: lossy[-1]], strategy.transforms[lossy[-1]]
-    source = rewritten_model(setup, before, feeds, until) if before else setup.model_file
+    source = _whole(setup, before, feeds, until) if before else setup.model_file
     rewrite = get_rewrite(last.name)
     prepare = getattr(rewrite, "prepared", None)
     return (source if prepare is None else prepare(source, folder, rewrite.complete(last))), file
+
+
+def _whole(setup: Setup, transforms: Sequence[Transform], feeds: Sequence[Feed], until: float) -> Path:
+    """The rewritten model of the trial; the same by itself where that one leaves weights in the original's files."""
+    made = rewritten_model(setup, transforms, feeds, until)
+    return rewritten_model(setup, transforms, feeds, until, is_whole=True) if references_of(made.parent) else made
 
 
 def _opening(baseline: SessionSpec, strategy: Strategy) -> OpenWith:

@@ -20,6 +20,7 @@ from ort_metainfer.trials.task import Setup
 __all__ = [
     "MODEL_FILE",
     "model_files",
+    "notes_in",
     "notes_of",
     "opened_with",
     "references_of",
@@ -99,8 +100,13 @@ def rewritten_model(
 
 def notes_of(setup: Setup, transforms: Sequence[Transform]) -> tuple[str, ...]:
     """What the rewrites said they did, one line each; empty where there is nothing to read."""
+    return notes_in(rewritten_folder(setup, transforms))
+
+
+def notes_in(folder: Path) -> tuple[str, ...]:
+    """The same, of a rewritten model's folder."""
     try:
-        plain = json.loads((rewritten_folder(setup, transforms) / NOTES_FILE).read_text(encoding="utf-8"))
+        plain = json.loads((folder / NOTES_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ()
     return tuple(str(note) for note in plain)
