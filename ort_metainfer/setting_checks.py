@@ -207,7 +207,7 @@ def shapes(value: Any, source: str) -> dict[str, tuple[int, ...]]:
         sizes = {str(name): tuple(int(size) for size in shape) for name, shape in value.items()}
     except (AttributeError, TypeError, ValueError):
         raise wanted from None
-    if not sizes or any(size < 0 for shape in sizes.values() for size in shape) or not all(sizes):
+    if not sizes or any(size < 1 for shape in sizes.values() for size in shape) or not all(sizes):
         raise wanted
     return sizes
 
