@@ -69,9 +69,10 @@ def measure(
         MetainferError: it cannot be tuned, or a child process came to nothing.
     """
     from ort_metainfer.adapt import tune
+    from ort_metainfer.learning.recording_bench import keep_bench
 
     step("tuning")
-    decision = tune(model, settings, progress=step)
+    decision = tune(model, settings, progress=step, record_as="bench")
     with scratch_folder() as folder:
         _write_feeds(model, settings, decision, folder)
         answers = []
@@ -81,7 +82,9 @@ def measure(
             fields |= {"inputs": settings.inputs} if settings.inputs is not None else {}
             job = Job(str(model), fields, str(folder), order, rounds, seconds / len(ORDERS), seed=number)
             answers.append(_child(job))
-    return summarise(decision, answers)
+    document = summarise(decision, answers)
+    keep_bench(model, settings, decision, document)
+    return document
 
 
 def _write_feeds(model: Path, settings: Settings, decision: Decision, folder: Path) -> None:

@@ -74,9 +74,10 @@ def _kind(strategy: Strategy) -> str:
     from ort_metainfer.errors import ProviderError
     from ort_metainfer.providers import get_provider
 
-    device = (strategy.device or "").lower().partition(".")[0]
-    if device in ("cpu", "gpu", "npu"):
-        return device
+    from ort_metainfer.learning.features import kind_named
+
+    if (kind := kind_named(strategy)) is not None:
+        return kind
     try:
         return "cpu" if strategy.provider is None else get_provider(strategy.provider).kinds[0]
     except ProviderError:

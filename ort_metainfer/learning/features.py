@@ -20,6 +20,7 @@ from ort_metainfer.learning.strategy_features import (
     KINDS,
     PROVIDERS,
     family_of,
+    kind_named,
     provider_of,
     strategy_features,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "device_features",
     "family_of",
     "graph_features",
+    "kind_named",
     "provider_of",
     "references_of",
     "strategy_features",

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ort_metainfer.errors import MetainferError
-from ort_metainfer.learning.features import graph_features, provider_of
+from ort_metainfer.learning.features import graph_features, kind_named, provider_of
 from ort_metainfer.learning.record_store import RecordStore
 from ort_metainfer.learning.records import override_of, record_of
-from ort_metainfer.problem import HardwareState, Model, Problem
+from ort_metainfer.problem import Device, HardwareState, Model, Problem
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.ledger import NO_TIME
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ort_metainfer.adapt import Request
     from ort_metainfer.decision import Decision, Trial
 
-__all__ = ["keep_override", "keep_trials"]
+__all__ = ["MISHAPS", "keep_override", "keep_trials", "with_profiles"]
 
 log = logging.getLogger("ort_metainfer.learning")
 
@@ -59,7 +59,7 @@ def keep_trials(
     try:
         device = "" if decision.key is None else decision.key.device
         versions: Mapping[str, str] = {} if decision.manifest is None else decision.manifest.versions
-        problem = _with_profiles(problem, directory, made)
+        problem = with_profiles(problem, directory, made)
         graph = graph_features(problem.graph, problem.work, problem.shapes)
         more = {"device": device, "versions": versions, "graph": graph}
         records = [record_of(problem, trial, path, **more) for trial in made]  # type: ignore[arg-type]
@@ -126,11 +126,12 @@ def _problem(request: Request, model: Model, graph: Any, strategy: Strategy) -> 
     from ort_metainfer.providers import get_provider
 
     assert not isinstance(request.spec, str)
-    cpu = cpu_device()
+    cpu, name = cpu_device(), provider_of(strategy)
     devices = [cpu]
-    if provider_of(strategy) != cpu.provider:
-        provider = get_provider(provider_of(strategy))
-        devices.append(replace(cpu, provider=provider.name, kind=provider.kinds[0], name=strategy.device or ""))
+    if name != cpu.provider:
+        kind = kind_named(strategy) or get_provider(name).kinds[0]
+        other = Device(name, kind, strategy.device or kind, provider_device=strategy.device)
+        devices.append(replace(cpu, provider=name) if kind == cpu.kind else other)
     return Problem(
         model=model,
         graph=graph,
@@ -142,7 +143,7 @@ def _problem(request: Request, model: Model, graph: Any, strategy: Strategy) -> 
     )
 
 
-def _with_profiles(problem: Problem, directory: Path, trials: Sequence[Trial]) -> Problem:
+def with_profiles(problem: Problem, directory: Path, trials: Sequence[Trial]) -> Problem:
     """The same with the profiles of the devices that were tried, where they are kept and it has none."""
     if problem.profiles:
         return problem

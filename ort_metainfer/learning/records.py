@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import Any
 
 from ort_metainfer.decision import Trial
 from ort_metainfer.learning.features import device_features, graph_features, provider_of, references_of
@@ -14,7 +16,7 @@ from ort_metainfer.learning.record import Record
 from ort_metainfer.problem import Device, Problem
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["device_of", "machine_text", "override_of", "record_of"]
+__all__ = ["OVERRIDE_WEIGHT", "as_override", "device_of", "machine_text", "override_of", "record_of"]
 
 _NO_VERSIONS: Mapping[str, str] = MappingProxyType({})
 
@@ -40,7 +42,7 @@ def record_of(
     """
     names = Names(problem.graph, problem.work)
     timing = trial.duel or trial.timing
-    figures = {} if timing is None else {name: getattr(timing, name) for name in _FIGURES}
+    figures: dict[str, Any] = {} if timing is None else {name: getattr(timing, name) for name in _FIGURES}
     if timing is not None:
         figures |= {ours: _ln(getattr(timing, theirs)) for ours, theirs in _RATIOS.items()}
     states = [state for state in (trial.before, trial.after) if state is not None]
@@ -73,16 +75,15 @@ def override_of(problem: Problem, strategy: Strategy, replaced: Strategy, replac
         replaced_at: when; empty where nothing had been.
         device: the machine as a cache key has it.
     """
-    names = Names(problem.graph, problem.work)
-    return Record(
-        **_about(problem, strategy, names, device, None),
-        by="override",
-        path="override",
-        weight=OVERRIDE_WEIGHT,
-        measured_at=_date(problem.state.when),
-        replaced=names.without(replaced),
-        replaced_at=replaced_at,
-    )
+    about = _about(problem, strategy, Names(problem.graph, problem.work), device, None)
+    record = Record(**about, by="override", measured_at=_date(problem.state.when))
+    return as_override(record, problem, replaced, replaced_at)
+
+
+def as_override(record: Record, problem: Problem, replaced: Strategy, replaced_at: str) -> Record:
+    """A record as one of a person's override; see :func:`override_of`."""
+    before = Names(problem.graph, problem.work).without(replaced)
+    return replace(record, path="override", weight=OVERRIDE_WEIGHT, replaced=before, replaced_at=replaced_at)
 
 
 OVERRIDE_WEIGHT = 3.0
@@ -108,7 +109,7 @@ def machine_text(problem: Problem) -> str:
 
 def _about(
     problem: Problem, strategy: Strategy, names: Names, device: str, graph: Mapping[str, float] | None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The fields that say what was tried where."""
     runs_on, provider = device_of(problem, strategy), provider_of(strategy, problem)
     profile = problem.profiles.get(provider)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from ort_metainfer.problem import Device, Graph, Problem
 from ort_metainfer.strategy import GRAPH_LEVELS, Strategy, Transform
 
-__all__ = ["FAMILIES", "KINDS", "PROVIDERS", "family_of", "provider_of", "strategy_features"]
+__all__ = ["FAMILIES", "KINDS", "PROVIDERS", "family_of", "kind_named", "provider_of", "strategy_features"]
 
 CPU = "CPUExecutionProvider"
 SPINNING = "session.intra_op.allow_spinning"
@@ -113,6 +113,12 @@ def provider_of(strategy: Strategy, about: Problem | Device | None = None) -> st
     if isinstance(about, Problem) and about.baseline.providers:
         return about.baseline.providers[0][0]
     return CPU
+
+
+def kind_named(strategy: Strategy) -> str | None:
+    """The kind of device that a strategy's own words name (``GPU``, ``NPU.0``); None where they name none."""
+    device = (strategy.device or "").lower().partition(".")[0]
+    return device if device in KINDS else None
 
 
 def strategy_features(strategy: Strategy, about: Problem | Device | None = None) -> dict[str, float]:
