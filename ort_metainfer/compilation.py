@@ -20,6 +20,7 @@ from ort_metainfer.compiled_key import REWRITTEN, CompiledKey, compiled_key, for
 from ort_metainfer.decision import Decision, Placement
 from ort_metainfer.errors import MetainferError, ProviderError
 from ort_metainfer.problem import Graph
+from ort_metainfer.rewrites.rewriting import FUNCTIONS
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.channel import setup_plain, thresholds_plain
 from ort_metainfer.trials.placement import placement_from_dict
@@ -76,8 +77,8 @@ class Outcome:
 
 def worth_trying(graph: Graph, creation_ms: float | None) -> str | None:
     """Why compiling is not even tried, or None."""
-    if graph.blockers:
-        return f"the model holds {', '.join(graph.blockers)}"
+    if blockers := [blocker for blocker in graph.blockers if blocker != FUNCTIONS]:  # those the optimiser unfolds
+        return f"the model holds {', '.join(blockers)}"
     if graph.random_operators:
         return f"its outputs differ from run to run ({', '.join(graph.random_operators)}), so nothing can be verified"
     if graph.overridable:
@@ -189,7 +190,7 @@ def compile_model(
         return Outcome(None, "its provider keeps no compiled models that could be used again", {})
     with deciding(directory, f"compile {key.folder_name}", deadline - time.monotonic()) as mine:
         found = compiled_for(directory, key)
-        if isinstance(found, Compiled):
+        if isinstance(found, Compiled) and found.form == form:  # a rewritten model may lie there, for the same strategy
             return Outcome(found, f"compiled already, {found.made_at}", found.figures)
         if not mine:
             return Outcome(None, "another process was compiling it, and the time was up", {})

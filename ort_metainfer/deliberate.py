@@ -16,6 +16,7 @@ from ort_metainfer.decision import Decision, Proposal, Refusal, Trial
 from ort_metainfer.errors import InputsError, TrialTimeout
 from ort_metainfer.problem import NEUTRAL_PROPERTIES, CacheKey, Device, Graph, Model, Problem, SessionSpec
 from ort_metainfer.remember import GIVE_INPUTS
+from ort_metainfer.rewrites.rewriting import refused_for
 from ort_metainfer.scratch import scratch_folder
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.offered import devices_to_try, named_in_vain
@@ -211,6 +212,7 @@ class Deliberation:
             settings = self.settings
             thresholds = Thresholds.of(problem.policy.accuracy, settings.metric, settings.metric_threshold)
         thresholds = thresholds.aiming(problem.policy.objective, problem.policy.max_slowdown)
+        self.refusals += refused_for(graph)
         self._try(setup, self._first_proposals(problem, prior), thresholds)
         self._confirm(setup, thresholds, problem)
         self._earn(setup, thresholds, problem)

@@ -70,7 +70,7 @@ class Graph:
             and computed with in float: MatMulNBits, DequantizeLinear alone).
         random_operators: operators whose output differs from run to run.
         blockers: why the graph must not be rewritten (``EPContext``, ``sparse initializers``, ``training``,
-            ``custom domain x``).
+            ``model-local functions``, ``custom domain x``).
         index_bounds: integer input -> exclusive upper bound of its values, where a Gather's table says so.
         external_files: external data files, relative to the model.
         index_inputs: integer input -> (input, axis) whose size is the exclusive upper bound of its values, where the
@@ -78,6 +78,7 @@ class Graph:
         overridable: inputs with an initialiser, which a feed may leave out.
         structure: hash of what is computed (``learning/structure.py``), equal for a re-export or another batch size;
             empty where it was described by an earlier release.
+        scores: outputs whose last operator makes scores of classes (``model/scores.py``).
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -97,6 +98,7 @@ class Graph:
     index_inputs: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     overridable: tuple[TensorSpec, ...] = ()
     structure: str = ""
+    scores: tuple[str, ...] = ()
 
     def count(self, *operators: str) -> int:
         """How many nodes are one of ``operators``."""
@@ -126,7 +128,7 @@ class Graph:
                 TensorSpec(spec["name"], spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"]))
                 for spec in plain.get(name, ())
             )
-        for name in ("random_operators", "blockers", "external_files"):
+        for name in ("random_operators", "blockers", "external_files", "scores"):
             values[name] = tuple(plain[name])
         tables = plain.get("index_inputs", {})
         values["index_inputs"] = {name: (table, axis) for name, (table, axis) in tables.items()}

@@ -175,7 +175,8 @@ class TestCounts:
     def test_the_body_of_a_function_counts_once_however_often_it_is_called(self) -> None:
         graph = describe(with_functions(calls=3).SerializeToString())
         assert graph.operators == {"MatMul": 1, "mine.Block": 3}
-        assert graph.blockers == ()  # a domain whose functions the model brings along is none that lacks schemas
+        # a domain whose functions the model brings along is none that lacks schemas
+        assert graph.blockers == ("model-local functions",)
 
     @pytest.mark.parametrize(
         ("attributes", "count", "size"),
@@ -315,7 +316,7 @@ class TestKinds:
     def test_a_function_of_the_domain_excuses_only_itself(self) -> None:
         model = with_functions(calls=1)
         model.graph.node.append(node("Other", ["v1"], ["z"], domain="mine"))
-        assert describe(model.SerializeToString()).blockers == ("custom domain mine",)
+        assert describe(model.SerializeToString()).blockers == ("model-local functions", "custom domain mine")
 
     def test_sparse_initialisers_forbid_rewriting_and_count_by_what_they_store(self) -> None:
         model = model_of([node("MatMul", ["x", "s"], ["y"])], [value("x", FLOAT, [1, 4])], [value("y", FLOAT, None)])

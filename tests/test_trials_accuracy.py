@@ -12,19 +12,20 @@ from hypothesis import strategies as st
 
 from ort_metainfer.trials.accuracy import Comparison, compare_outputs
 from ort_metainfer.trials.gates import MAX_TOLD, accurate
-from ort_metainfer.trials.measures import looks_like_scores
+from ort_metainfer.trials.measures import are_scores
 from ort_metainfer.trials.task import MIN_COSINE, TOLERANCES, Thresholds
 
 
 def compare(reference: Any, candidate: Any) -> Comparison:
     """One output, one input."""
-    return compare_outputs(["y"], [[reference]], [[candidate]])
+    return compare_outputs(["y"], [[reference]], [[candidate]], scores=["y"])
 
 
 def test_equal_outputs_have_no_error() -> None:
     values = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
     comparison = compare(values, values.copy())
-    assert (comparison.errors, comparison.mismatch, comparison.top1) == ({"y": 0.0}, None, 1.0)
+    assert (comparison.errors, comparison.mismatch, comparison.not_finite) == ({"y": 0.0}, None, None)
+    assert comparison.top1 == 1.0
     assert (comparison.outputs["y"].cosine, comparison.outputs["y"].worst) == (1.0, 0.0)
 
 
@@ -63,10 +64,24 @@ def test_nan_and_infinity_must_stand_where_the_reference_has_them(
     assert comparison.error == math.inf
 
 
-def test_nan_in_the_same_places_is_no_error() -> None:
-    values = np.array([1.0, math.nan, math.inf, -math.inf], np.float32)
-    assert compare(values, values.copy()).error == 0
-    assert compare(values, values.copy()).mismatch is None
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("thresholds", [Thresholds(), Thresholds.of("fast"), Thresholds(metric="m:f")])
+def test_what_the_reference_itself_cannot_compute_never_passes_though_every_bit_is_equal(
+    value: float, thresholds: Thresholds
+) -> None:
+    values = np.array([1.0, value], np.float32)
+    comparison = compare(values, values.copy())
+    assert comparison.error == 0 and comparison.mismatch is None
+    gate = accurate(comparison, thresholds, loss=None if thresholds.metric is None else 0.0)
+    assert not gate.passed
+    assert gate.detail.startswith("the reference itself gives NaN or infinity: 1 elements of output 'y' on input 0")
+    assert "plain onnxruntime is kept" in gate.detail
+
+
+def test_a_nan_of_the_candidates_own_is_named_before_those_of_the_reference() -> None:
+    reference, candidate = np.array([math.nan, 1.0], np.float32), np.array([math.nan, math.nan], np.float32)
+    gate = accurate(compare(reference, candidate), Thresholds())
+    assert not gate.passed and "where the reference has none" in gate.detail
 
 
 def test_a_shape_that_differs_is_named_with_both_shapes() -> None:
@@ -133,7 +148,7 @@ def test_a_tie_of_the_reference_within_the_error_counts_as_agreement() -> None:
 
 
 @pytest.mark.parametrize("shape", [(8,), (3, 1), (1, 3, 4, 4)])
-def test_what_does_not_look_like_scores_has_no_top1(shape: tuple[int, ...]) -> None:
+def test_what_is_no_scores_has_no_top1(shape: tuple[int, ...]) -> None:
     assert compare(np.ones(shape, np.float32), np.ones(shape, np.float32)).top1 is None
 
 
@@ -288,43 +303,55 @@ def test_a_nan_under_nan_counts_for_nothing_and_the_rest_is_measured() -> None:
     assert comparison.cosine == pytest.approx(1.0)
 
 
-# What looks like scores
+# What counts as scores of classes
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "is_scores"),
+    ("name", "shape", "by_name", "by_graph"),
     [
-        ("output", (1, 1000), True),
-        ("logits", (1, 12, 300), True),
-        ("class_scores", (7,), True),
-        ("predictedProbs", (2, 3), True),
-        ("last_hidden_state", (1, 12, 384), False),
-        ("sentence_embedding", (1, 384), False),
-        ("boxes", (20, 4), False),
-        ("output", (1, 12, 300), False),
-        ("logits", (1, 21, 8, 8), False),
-        ("logits", (5, 1), False),
+        ("output", (1, 1000), False, True),
+        ("output", (1, 12, 300), False, True),
+        ("logits", (1, 12, 300), True, True),
+        ("class_scores", (7,), True, True),
+        ("predictedProbs", (2, 3), True, True),
+        ("output", (7,), False, False),
+        ("last_hidden_state", (1, 12, 384), False, False),
+        ("sentence_embedding", (1, 384), False, False),
+        ("boxes", (20, 4), False, False),
+        ("output", (1, 21, 8, 8), False, False),
+        ("logits", (1, 21, 8, 8), False, False),
+        ("logits", (5, 1), False, False),
     ],
 )
-def test_what_looks_like_scores_by_name_and_shape(name: str, shape: tuple[int, ...], is_scores: bool) -> None:
+def test_what_counts_as_scores_by_name_and_by_the_graphs_word(
+    name: str, shape: tuple[int, ...], by_name: bool, by_graph: bool
+) -> None:
     value = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    assert looks_like_scores(name, value) is is_scores
+    assert are_scores(name, value) is by_name
+    assert are_scores(name, value, by_graph=True) is by_graph
 
 
-def test_rows_that_are_probabilities_are_scores_whatever_the_name() -> None:
-    values = np.exp(np.random.default_rng(0).standard_normal((1, 40, 97)))
-    assert looks_like_scores("fetch_name_0", (values / values.sum(-1, keepdims=True)).astype(np.float32))
-    assert not looks_like_scores("fetch_name_0", values.astype(np.float32))
-
-
-def test_unit_vectors_are_embeddings() -> None:
-    values = np.random.default_rng(0).standard_normal((3, 384))
-    assert not looks_like_scores("output", values / np.linalg.norm(values, axis=1, keepdims=True))
+def test_a_regression_is_judged_by_its_error_though_the_largest_element_moved() -> None:
+    reference = np.array([[0.50, 0.51]], np.float32)
+    comparison = compare_outputs(["y"], [[reference]], [[reference[:, ::-1]]])
+    assert comparison.top1 is None and accurate(comparison, Thresholds.of("fast")).passed
+    as_scores = compare_outputs(
+        ["y"],
+        [
+            [
+                reference,
+            ],
+            [reference * 3],
+        ],
+        [[reference[:, ::-1]], [reference * 3]],
+        scores=["y"],
+    )
+    assert as_scores.top1 is not None
 
 
 @pytest.mark.parametrize("value", [np.ones((2, 3), np.int64), np.ones((2, 3), np.complex64), np.array([["a", "b"]])])
 def test_only_real_floats_are_scores(value: np.ndarray) -> None:
-    assert not looks_like_scores("scores", value)
+    assert not are_scores("scores", value, by_graph=True)
 
 
 # What the gate keeps

@@ -17,6 +17,7 @@ from ort_metainfer.model.declared import tensor_spec
 from ort_metainfer.model.inference import PROBE, Sources, infer, probe_shapes, stood_in, unfold
 from ort_metainfer.model.macs import count_macs
 from ort_metainfer.model.parsing import parse
+from ort_metainfer.model.scores import score_outputs
 from ort_metainfer.model.shapes import Scope
 from ort_metainfer.model.walking import graphs_of, nodes_of, operator_of, subgraphs
 from ort_metainfer.model.weights import external_files, weight_sizes
@@ -90,6 +91,7 @@ def describe(model: str | Path | bytes, shapes: Mapping[str, tuple[int, ...]] = 
         "blockers": tuple(_blockers(proto)),
         "external_files": tuple(dict.fromkeys(external_files(proto))),
         "overridable": _overridable(proto),
+        "scores": score_outputs(proto),
     }
     plain = unfold(proto)  # takes proto over
     features["structure"] = structure_of(plain.graph)
@@ -150,6 +152,8 @@ def _blockers(proto: Any) -> Iterator[str]:
         yield "sparse initializers"
     if proto.training_info or any(node.domain in _TRAINING_DOMAINS or node.op_type == "Gradient" for node in nodes):
         yield "training"
+    if proto.functions:
+        yield "model-local functions"
     local = {(function.domain, function.name) for function in proto.functions}
     custom = {node.domain for node in nodes if (node.domain, node.op_type) not in local and _is_custom(node.domain)}
     yield from (f"custom domain {domain}" for domain in sorted(custom))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from ort_metainfer.decision import Refusal
 from ort_metainfer.errors import MetainferError, RewriteError
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Promise
@@ -14,9 +16,21 @@ from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.registry import get_rewrite
 from ort_metainfer.strategy import Transform
 
-__all__ = ["Rewritten", "blocker", "promise_of", "rewrite_model"]
+__all__ = ["FUNCTIONS", "Rewritten", "blocker", "promise_of", "refused_for", "rewrite_model"]
 
 RANK: tuple[Promise, ...] = ("exact", "float32-equivalent", "lossy")
+
+FUNCTIONS = "model-local functions"
+
+WHY: Mapping[str, str] = MappingProxyType(
+    {
+        FUNCTIONS: "a change inside one is a change for all its callers, whatever their shapes and types",
+        "sparse initializers": "the graph library loses them",
+        "training": "it computes what it was trained with besides",
+        "EPContext": "it was compiled for a provider already",
+    }
+)
+"""Blocker of a graph -> why; a domain of its own has operators of which nothing is known."""
 
 UNREADABLE_TYPES = ("seq(map", "map(")
 """Types that onnx_ir cannot read (ZipMap's): seen with onnx-ir 1.1."""
@@ -45,9 +59,16 @@ class Rewritten:
 def blocker(graph: Graph) -> str | None:
     """Why a model of these features must not be rewritten at all; None where it may."""
     if graph.blockers:
-        return f"a graph with {', '.join(graph.blockers)} is not rewritten"
+        reasons = dict.fromkeys(WHY.get(name, "nothing is known of its operators") for name in graph.blockers)
+        return f"a graph with {', '.join(graph.blockers)} is not rewritten: {'; '.join(reasons)}"
     strange = [spec.name for spec in (*graph.inputs, *graph.outputs) if spec.dtype.startswith(UNREADABLE_TYPES)]
     return f"{strange[0]} is a map, which the graph library cannot read" if strange else None
+
+
+def refused_for(graph: Graph) -> list[Refusal]:
+    """What is told of a model that no strategy may rewrite; empty where one may."""
+    reason = blocker(graph)
+    return [] if reason is None else [Refusal("rewrites of the model", "rewrites", reason)]
 
 
 def promise_of(transforms: Sequence[Transform]) -> Promise:

@@ -85,7 +85,8 @@ class Variants:
     def compare(self, file: Path, feeds: int | None = None) -> Comparison:
         """Its outputs against the float model's, on the first ``feeds`` judged feeds or all."""
         some = self.judged[:feeds]
-        return compare_outputs(self.names, self.reference[: len(some)], self._outputs(plain_session(file), some))
+        outputs = self._outputs(plain_session(file), some)
+        return compare_outputs(self.names, self.reference[: len(some)], outputs, scores=self.context.graph.scores)
 
     def error(self, feeds: int | None = None, **given: Any) -> float:
         """Worst relative L2 error of an output, everything quantised that ``given`` says; 0 where nothing is."""

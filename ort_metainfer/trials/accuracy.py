@@ -1,14 +1,19 @@
 """Comparing outputs with the reference's, output by output, over all inputs. Pure.
 
 Values are what ``InferenceSession.run`` returns: arrays, and for sequences and maps lists and dicts of them. Integers,
-strings and booleans must be equal; NaN and infinities must stand where the reference has them; floats are measured
-(``measures.py``); outputs whose length depends on the data are aligned first, where that is asked (``alignment.py``).
+strings and booleans must be equal; floats are measured (``measures.py``); outputs whose length depends on the data are
+aligned first, where that is asked (``alignment.py``).
+
+NaN and infinities never pass, also where the reference itself gives them, and also where every bit is the reference's:
+they hide what would have been computed, so that equal ones prove nothing of other inputs. That holds for a strategy
+that only changes threads or the graph level, too: it is held to the same proof, and plain onnxruntime is kept. What
+helps is inputs on which the model gives numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +25,9 @@ from ort_metainfer.trials.measures import (
     Array,
     OutputError,
     Usual,
+    are_scores,
     cosine,
     is_float,
-    looks_like_scores,
     relative_l2,
     rows_agreeing,
     wide,
@@ -44,11 +49,13 @@ class Comparison:
     Attributes:
         errors: output -> worst relative L2 error over the inputs; for integers and strings the share that differs.
         mismatch: what no tolerance can excuse (a shape, a type, a NaN, an integer that differs); None otherwise.
-        top1: worst share, over outputs that look like scores, of rows whose largest element stayed where it was;
-            None where no output looks like scores.
+        top1: worst share, over outputs that are scores of classes, of rows whose largest element stayed where it was;
+            None where no output is.
         outputs: output -> all that was measured of it.
         stray: a NaN or an infinity where the reference has none, or the reverse; None otherwise.
         lengths: output -> how its length differs and what of it was aligned, where it was.
+        not_finite: where the reference itself gives NaN or infinity, which never passes; None where it does not. The
+            errors are those of the other elements.
     """
 
     errors: Mapping[str, float] = field(default_factory=dict)
@@ -57,6 +64,7 @@ class Comparison:
     outputs: Mapping[str, OutputError] = field(default_factory=dict)
     stray: str | None = None
     lengths: Mapping[str, str] = field(default_factory=dict)
+    not_finite: str | None = None
 
     @property
     def error(self) -> float:
@@ -82,7 +90,11 @@ def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def compare_outputs(
-    names: Sequence[str], reference: Sequence[Outputs], candidate: Sequence[Outputs], align: bool = False
+    names: Sequence[str],
+    reference: Sequence[Outputs],
+    candidate: Sequence[Outputs],
+    align: bool = False,
+    scores: Collection[str] = (),
 ) -> Comparison:
     """Compare two sessions' outputs over the same inputs.
 
@@ -91,9 +103,11 @@ def compare_outputs(
         reference: for each input, the outputs to be kept.
         candidate: for each input, the outputs to be judged.
         align: whether outputs of different lengths are aligned; otherwise they are a mismatch.
+        scores: outputs that hold scores of classes as the graph tells (``Graph.scores``); others may by their name
+            (see :func:`ort_metainfer.trials.measures.are_scores`).
     """
     wanted = [dict(_flat(names, outputs)) for outputs in reference]
-    tally = _Tally(_usual(wanted))
+    tally = _Tally(_usual(wanted), scores)
     for feed, (expected, outputs) in enumerate(zip(wanted, candidate, strict=True)):
         got = dict(_flat(names, outputs))
         if list(got) != list(expected):
@@ -120,10 +134,11 @@ def _usual(wanted: Sequence[Mapping[str, Any]]) -> dict[str, Usual]:
 
 
 class _Tally:
-    """What was found so far, output by output; ``usual`` is what each is usually like."""
+    """What was found so far, output by output; ``usual`` is what each is usually like, ``scores`` which hold scores."""
 
-    def __init__(self, usual: Mapping[str, Usual]) -> None:
-        self.usual = usual
+    def __init__(self, usual: Mapping[str, Usual], scores: Collection[str] = ()) -> None:
+        self.usual, self.scores = usual, scores
+        self.not_finite: str | None = None
         self.mismatch: str | None = None
         self.stray: str | None = None
         self.errors: dict[str, OutputError] = {}
@@ -137,6 +152,7 @@ class _Tally:
             self._note_lengths(path, expected, got, alignment)
             expected = np.take(expected, alignment.reference, alignment.axis)
             got = np.take(got, alignment.candidate, alignment.axis)
+        self._look_for_nan(feed, path, expected)
         usual = self.usual.get(path, NO_USUAL)
         error, why = _leaf_error(expected, got, usual)
         if why is not None:
@@ -146,9 +162,18 @@ class _Tally:
             self.mismatch = self.mismatch or why
             if error.relative_l2 == math.inf and np.shape(expected) == np.shape(got) and is_float(expected):
                 self.stray = self.stray or why
-        elif looks_like_scores(path, expected):
+        elif are_scores(path, expected, path in self.scores):
             self._agreeing.setdefault(path, []).append(rows_agreeing(expected, got))
         self.errors[path] = _worse(self.errors.get(path), error)
+
+    def _look_for_nan(self, feed: int, path: str, expected: Any) -> None:
+        if self.not_finite is None and expected is not None and is_float(expected):
+            count = int(np.sum(~np.isfinite(wide(expected))))
+            if count:
+                self.not_finite = (
+                    f"the reference itself gives NaN or infinity: {count} elements of output {path!r} on input {feed};"
+                    " nothing can be verified there, so plain onnxruntime is kept"
+                )
 
     def _note_lengths(self, path: str, expected: Any, got: Any, alignment: Alignment) -> None:
         self._aligned.setdefault(path, []).append((len(alignment.reference), alignment.length))
@@ -167,7 +192,8 @@ class _Tally:
             path: replace(error, top1=top1.get(path), aligned=aligned.get(path)) for path, error in self.errors.items()
         }
         errors = {path: error.relative_l2 for path, error in outputs.items()}
-        return Comparison(errors, self.mismatch, min(top1.values(), default=None), outputs, self.stray, self.lengths)
+        least = min(top1.values(), default=None)
+        return Comparison(errors, self.mismatch, least, outputs, self.stray, self.lengths, self.not_finite)
 
 
 def _worse(one: OutputError | None, other: OutputError) -> OutputError:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ort_metainfer.decision import Gate, Placement
+from ort_metainfer.problem import Graph
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import accuracy, faults, gates, memory
 from ort_metainfer.trials.placement import RECORD_ASSIGNMENT, placement_of
@@ -234,10 +235,12 @@ def judge(
     thresholds: Thresholds,
     noise_floor: float | None = None,
     thread_noise: float | None = None,
+    graph: Graph | None = None,
 ) -> tuple[Gate, accuracy.Comparison]:
     """The gate ``accurate`` of outputs, by the policy's tolerances or by the user's metric."""
     # a length that differs is one of the losses that a lossy policy may allow
-    comparison = accuracy.compare_outputs(names, reference, outputs, align=thresholds.top1 is not None)
+    align, scores = thresholds.top1 is not None, () if graph is None else graph.scores
+    comparison = accuracy.compare_outputs(names, reference, outputs, align, scores)
     loss: float | str | None = None
     if thresholds.metric is not None:
         from ort_metainfer.trials.metric import loss_of
@@ -260,6 +263,7 @@ def judge_outputs(
     except Refused as error:
         return [gates.compiles(None, 0, f"created, but does not run: {error}")], None
     names = [output.name for output in opened.session.get_outputs()]
-    accurate, comparison = judge(names, reference, outputs, thresholds, noise_floor, thread_noise)
+    graph = bench.setup.graph
+    accurate, comparison = judge(names, reference, outputs, thresholds, noise_floor, thread_noise, graph)
     compiled = gates.compiles(opened.creation_ms, len(bench.feeds), placement=opened.placement)
     return [compiled] if not compiled.passed else [compiled, accurate], comparison

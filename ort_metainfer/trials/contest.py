@@ -10,6 +10,7 @@ from typing import Any
 
 from ort_metainfer.decision import Gate
 from ort_metainfer.hardware.cgroups import quota_cores
+from ort_metainfer.problem import Graph
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import gates, memory
 from ort_metainfer.trials.accuracy import compare_outputs
@@ -250,15 +251,16 @@ def _say_warmed(bench: Bench, name: str, warm: WarmUp) -> None:
     bench.speaker.say("warmed", session=name, runs=warm.runs, seconds=warm.seconds, is_settled=warm.is_settled)
 
 
-def _refuted(candidate: Opened, baseline: Opened, thresholds: Thresholds) -> Gate | None:
+def _refuted(candidate: Opened, baseline: Opened, thresholds: Thresholds, graph: Graph | None = None) -> Gate | None:
     """The failed gate where first outputs are not the baseline's; None where they are.
 
     A user's metric may need more than one input: then only a NaN or infinity speaks against the candidate here.
     """
     if candidate.first is None or baseline.first is None:
         return None
-    gate, comparison = judge(_names(baseline), [baseline.first], [candidate.first], replace(thresholds, metric=None))
-    if thresholds.metric is not None and comparison.stray is None:
+    plain, names = replace(thresholds, metric=None), _names(baseline)
+    gate, comparison = judge(names, [baseline.first], [candidate.first], plain, graph=graph)
+    if thresholds.metric is not None and comparison.stray is None and comparison.not_finite is None:
         return None
     return None if gate.passed else gate
 
@@ -278,7 +280,7 @@ def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[
     candidate = bench.open_measured("candidate", strategy)
     baseline = bench.open_measured("baseline", Strategy())
     latency_ms, _ = warm_baseline(bench, baseline)
-    refuted = _refuted(candidate, baseline, thresholds)
+    refuted = _refuted(candidate, baseline, thresholds, bench.setup.graph)
     if refuted is not None:
         bench.speaker.say("refuted", gate=asdict(refuted))
         return {}

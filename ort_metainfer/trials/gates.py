@@ -84,7 +84,7 @@ def accurate(
         is_random: whether outputs differ from run to run.
         thread_noise: the same as ``noise_floor`` for another number of threads.
         loss: what the user's metric gave, or why it gave nothing; None where there is none. It replaces every
-            tolerance, but a NaN or infinity where the reference has none never passes.
+            tolerance, but NaN or infinity never pass, whether the candidate's or the reference's.
     """
     if is_random:
         return Gate("accurate", False, f"{RANDOM}, so nothing can be verified")
@@ -130,8 +130,8 @@ def _accuracy_praise(comparison: Comparison, thresholds: Thresholds) -> str:
 
 
 def _accuracy_blame(comparison: Comparison, thresholds: Thresholds) -> str | None:
-    if comparison.mismatch is not None:
-        return comparison.mismatch
+    if comparison.mismatch is not None or comparison.not_finite is not None:
+        return comparison.mismatch or comparison.not_finite
     if not comparison.error <= thresholds.max_error:
         worst = _told(comparison, _worst(comparison.errors))
         return f"{worst}; a relative L2 of at most {thresholds.max_error:.0e} is allowed"
@@ -163,8 +163,9 @@ def _within_metric(
     comparison: Comparison, thresholds: Thresholds, figures: dict[str, float], loss: float | str
 ) -> Gate:
     name = f"metric {thresholds.metric!r}"
-    if comparison.stray is not None:
-        return Gate("accurate", False, comparison.stray, figures)
+    never = comparison.stray or comparison.not_finite
+    if never is not None:
+        return Gate("accurate", False, never, figures)
     if isinstance(loss, str):
         return Gate("accurate", False, f"{name}: {loss}", figures)
     passed = loss <= thresholds.metric_threshold

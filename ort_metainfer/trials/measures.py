@@ -14,9 +14,9 @@ __all__ = [
     "SCALE_FLOOR",
     "OutputError",
     "Usual",
+    "are_scores",
     "cosine",
     "is_float",
-    "looks_like_scores",
     "relative_l2",
     "rows_agreeing",
     "wide",
@@ -51,7 +51,7 @@ class OutputError:
         cosine: of the angle between the two, sample by sample; None where neither has a direction.
         worst: largest absolute difference of an element; ``span`` is how far the reference's own elements spread
             (largest less smallest, over all inputs).
-        top1: share of rows whose largest element stayed where it was; None where it does not look like scores.
+        top1: share of rows whose largest element stayed where it was; None where it holds no scores of classes.
         aligned: share of rows that found their counterpart, where the lengths differ; None where they do not.
     """
 
@@ -157,28 +157,27 @@ def cosine(expected: Array, got: Array, usual_norm: float) -> float | None:
     return float(np.clip(cosines.min(), -1.0, 1.0))
 
 
-def looks_like_scores(name: str, value: Any) -> bool:
+def are_scores(name: str, value: Any, by_graph: bool = False) -> bool:
     """Whether the largest element of each row is an answer: scores or probabilities of classes.
 
-    Real floating point, one to three axes, two elements or more along the last one, and one of these: the output's
-    name says so (``logits``, ``scores``, ``probs`` ...); or its rows are probabilities (between 0 and 1, sums of 1); or
-    it has two axes, [rows, classes]. Not where the name speaks of boxes, points, embeddings, features or
-    states, nor for rows of length 1 in the Euclidean norm with negative elements, which embeddings are. Four axes or
-    more are taken for maps of pixels.
+    Real floating point, two elements or more along the last axis, and one of these:
+
+    * the output's name says so (``logits``, ``scores``, ``probs`` ...), with one to three axes;
+    * the graph says so, with two or three axes: its last operator is Softmax, LogSoftmax, Gemm or MatMul (see
+      ``model/scores.py``), and its name does not speak of boxes, points, embeddings, features or states.
+
+    Values are not looked at: what is neither is judged by relative L2 and cosine alone, whatever its shape.
+
+    Args:
+        name: the output's, or the path of an array within it.
+        value: the array.
+        by_graph: whether the graph says so.
     """
     shape = np.shape(value)
     if not is_float(value) or np.asarray(value).dtype.kind == "c" or not 1 <= len(shape) <= 3 or shape[-1] < 2:
         return False
     words = set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()))
-    if words & _SCORES:
-        return True
-    if words & _NO_SCORES:
-        return False
-    rows = zeroed(wide(value)).reshape(-1, shape[-1])
-    if len(rows) and rows.min() >= 0 and rows.max() <= 1 and bool(np.all(np.abs(rows.sum(axis=1) - 1) < 1e-2)):
-        return True
-    is_unit = len(rows) > 0 and bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < 1e-3)) and bool(rows.min() < 0)
-    return len(shape) == 2 and not is_unit
+    return bool(words & _SCORES) or (by_graph and len(shape) > 1 and not words & _NO_SCORES)
 
 
 def rows_agreeing(reference: Any, candidate: Any) -> float:
