@@ -10,6 +10,7 @@
     ├── InputsError        no usable inputs to measure and verify with          (also a ValueError)
     ├── CacheError         the strategy cache cannot be read or written
     ├── RecordError        records of trials cannot be read or written
+    ├── LearningError      a model cannot be trained, read or run, or what it needs is not installed
     ├── ProviderError      an execution provider cannot be registered or offers no device
     └── TrialError         a trial could not be carried out
         ├── TrialTimeout   it did not end before its deadline
@@ -23,6 +24,7 @@ missing file, a bad model, a bad provider name) are raised unchanged and are not
 __all__ = [
     "CacheError",
     "InputsError",
+    "LearningError",
     "MetainferError",
     "ModelError",
     "ProviderError",
@@ -66,6 +68,10 @@ class CacheError(MetainferError):
 
 class RecordError(MetainferError):
     """Records cannot be read, written or are none; the message names the file and what is wrong."""
+
+
+class LearningError(MetainferError):
+    """A learned model cannot be trained, read or run; the message names what is missing and what to do."""
 
 
 class ProviderError(MetainferError):
