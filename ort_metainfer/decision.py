@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ort_metainfer.problem import CacheKey, Graph, HardwareState
+from ort_metainfer.ratios import speedup_words
 from ort_metainfer.strategy import Strategy
 
 __all__ = ["Decision", "Gate", "Manifest", "Placement", "Proposal", "Refusal", "Timing", "Trial", "WorstNode"]
@@ -226,8 +227,8 @@ class Trial:
         if failed is not None:
             return failed
         if self.timing is not None and self.duel is None:
-            low, high = self.timing.speedup_low, self.timing.speedup_high
-            return f"{self.timing.speedup:.2f}x [{low:.2f}, {high:.2f}] in the race, not confirmed by a duel"
+            words = speedup_words(self.timing.speedup, self.timing.speedup_low, self.timing.speedup_high)
+            return f"{words} in the race, not confirmed by a duel"
         return self.gates[-1].detail if self.gates else "not tried"
 
     def with_gate(self, gate: Gate) -> Trial:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from ort_metainfer.__main__ import main
 from ort_metainfer.cli import figures
+from ort_metainfer.cli import probe as cli_probe
 from ort_metainfer.errors import ProviderError, TrialCrashed, TrialError, TrialTimeout
 from ort_metainfer.hardware import profiles
 from ort_metainfer.hardware.devices import cpu_device
@@ -19,6 +22,7 @@ from ort_metainfer.hardware.discovery import offered_devices
 from ort_metainfer.hardware.profile import Feature, Measurement, Profile, ReferenceTiming
 from ort_metainfer.hardware.profiles import PROFILES, Instruments, versions_of
 from ort_metainfer.problem import Device, HardwareState
+from ort_metainfer.strategy_cache.lock import deciding
 from ort_metainfer.strategy_cache.store import open_cache
 from ort_metainfer.trials import faults
 
@@ -190,6 +194,57 @@ def test_a_cache_that_cannot_be_written_is_told(
     status, out, err = command("probe", "--provider", "CPU", "--cache-dir", str(tmp_path / "file" / "cache"))
     assert status == 1 and "cannot write strategy cache" in err
     assert "134 GMAC/s" in out  # what was measured is not lost
+
+
+# one at a time
+
+
+@pytest.mark.parametrize("provider", ["CPUExecutionProvider", "OpenVINOExecutionProvider"])
+def test_what_another_process_measures_is_waited_for_whatever_the_provider(
+    provider: str, instruments: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, told = open_cache(tmp_path / "cache"), []
+    device = replace(cpu_device(), provider=provider)
+    monkeypatch.setattr(cli_probe, "WAIT_FACTOR", 0.0)
+    with deciding(store.directory, f"probe cpu {cpu_device().name}", 0) as is_ours:
+        assert is_ours
+        with ThreadPoolExecutor(1) as other:  # another thread stands for another process
+            waiting = other.submit(cli_probe.measure, device, store, 25.0, False, told.append)
+            with pytest.raises(TrialError, match="another process has been measuring it"):
+                waiting.result()
+    assert any("waiting for it to end" in text for text in told)
+    told.clear()
+    if provider == "CPUExecutionProvider":
+        assert cli_probe.measure(device, store, 25.0, False, told.append).profile.measurements
+        assert not any("waiting" in text for text in told)
+
+
+def test_what_was_measured_meanwhile_is_shown_and_not_measured_again(
+    instruments: dict[str, float], tmp_path: Path
+) -> None:
+    store, device = open_cache(tmp_path / "cache"), cpu_device()
+    waits, told = threading.Event(), []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        waits.set()
+
+    with ThreadPoolExecutor(1) as other:
+        with deciding(store.directory, f"probe cpu {device.name}", 0):
+            second = other.submit(cli_probe.measure, device, store, 25.0, False, tell)
+            assert waits.wait(60)
+            first = cli_probe._measured(device, store, 25.0, False, lambda text: None)
+        assert not first.was_kept
+        assert second.result().was_kept
+    assert second.result().profile == first.profile
+
+
+def test_what_is_kept_is_shown_while_another_process_measures(kept: Profile, tmp_path: Path) -> None:
+    store = open_cache(tmp_path / "cache")
+    with deciding(store.directory, f"probe cpu {cpu_device().name}", 0), ThreadPoolExecutor(1) as other:
+        told: list[str] = []
+        assert other.submit(cli_probe.measure, cpu_device(), store, 25.0, False, told.append).result().was_kept
+    assert not told
 
 
 # devices

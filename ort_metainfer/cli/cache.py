@@ -14,6 +14,7 @@ from ort_metainfer.cli.output import console, print_json, table
 from ort_metainfer.cli.report import decision_lines, key_lines, refusal_lines, trial_lines
 from ort_metainfer.errors import CacheError, StrategyError
 from ort_metainfer.problem import CacheKey
+from ort_metainfer.ratios import ratio_text
 from ort_metainfer.settings import Settings, resolve
 from ort_metainfer.strategy import Strategy
 
@@ -48,7 +49,7 @@ def list_entries(cache_dir: str | None, as_json: bool) -> None:
     grid = table("id", "model", "shapes", "policy", "strategy", "speed-up", "decided")
     for row in rows:
         middle = row["speedup"][0] if row["speedup"] else None
-        gain = "-" if middle is None else f"{middle:.2f}x"
+        gain = "-" if middle is None else f"{ratio_text(middle)}x"
         model = Path(row["label"] or row["model"] or "-").name
         words = [row[name] or "-" for name in ("shapes", "policy", "strategy")]
         grid.add_row(row["id"], model, *words, gain, row["decided_at"] or "-")

@@ -11,6 +11,7 @@ import click
 
 from ort_metainfer.cli.arguments import as_json
 from ort_metainfer.cli.output import console, only_json, print_json, table
+from ort_metainfer.ratios import ratio_text
 from ort_metainfer.settings import Settings
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _cells(row: Mapping[str, Any]) -> Iterator[str]:
     yield f"{row['nodes']} of {row['nodes'] + row['nodes_on_host']}"
     yield {True: "fits", False: "too small", None: "shared or not stated"}[row["fits"]]
     is_told = row["kind"] != "cpu" and row["speedup_over_host"] is not None
-    yield f"{row['speedup_over_host']:.2f}x simulated" if is_told else ""
+    yield f"{ratio_text(row['speedup_over_host'])}x simulated" if is_told else ""
     yield "; ".join([*row["reasons"][:2], *(["figures in doubt: see --list"] if row["doubtful"] else [])])
 
 

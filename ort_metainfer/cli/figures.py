@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ort_metainfer.cli.output import table
+from ort_metainfer.ratios import ratio_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -127,4 +128,4 @@ def change_lines(changes: Sequence[Change]) -> Iterator[str]:
     yield f"repeatability  {len(changes) - len(large)} of {len(changes)} measured features within 15%"
     for change in large:
         figures = f"{figure_text(change.before, change.unit)} then, {figure_text(change.after, change.unit)} now"
-        yield f"  {change.feature}: {figures} ({change.ratio:.2f}x)"
+        yield f"  {change.feature}: {figures} ({ratio_text(change.ratio)}x)"

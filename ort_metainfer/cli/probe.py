@@ -13,7 +13,7 @@ import click
 from ort_metainfer.cli.arguments import as_json
 from ort_metainfer.cli.figures import change_lines, curve_lines, doubt_lines, feature_table, fingerprint_table
 from ort_metainfer.cli.output import console, only_json, print_json, progress
-from ort_metainfer.errors import CacheError, ProviderError
+from ort_metainfer.errors import CacheError, ProviderError, TrialError
 from ort_metainfer.settings import Settings, resolve
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ BUDGET_S = 25.0
 """Ten for the probe, fifteen for the fingerprint."""
 
 DISCOVERY_S = 30.0
+
+WAIT_FACTOR = 3.0
+"""How many budgets to wait for another process: it may have been given a larger one, or begin with another device."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +136,49 @@ def _is_named(device: Device, names: Sequence[str]) -> bool:
 def measure(
     device: Device, store: StrategyCache, budget_s: float, refresh: bool, step: Callable[[str], None]
 ) -> Outcome:
-    """One device's profile, measured where it is not kept or where ``refresh`` is wanted."""
+    """One device's profile, measured where it is not kept or where ``refresh`` is wanted.
+
+    One process at a time, of those that share a cache directory, measures one piece of hardware, whatever the provider:
+    two would measure each other.
+
+    Raises:
+        TrialError: another process is still measuring it after the time that both may take.
+    """
+    from ort_metainfer.strategy_cache.lock import deciding
+
+    name = f"{device.provider.removesuffix('ExecutionProvider')} {device.provider_device or device.kind}"
+    lock, wait_s = f"probe {device.kind} {device.name}", WAIT_FACTOR * max(budget_s, BUDGET_S)
+
+    def measured() -> Outcome:
+        return _measured(device, store, budget_s, refresh, lambda text: step(f"{name}: {text}"))
+
+    if not refresh and _is_kept(device, store):
+        return measured()
+    with deciding(store.directory, lock, 0) as is_free:
+        if is_free:
+            return measured()
+    step(f"{name}: another process is measuring this hardware; waiting for it to end")
+    with deciding(store.directory, lock, wait_s) as is_free:
+        if is_free:
+            return measured()
+    raise TrialError(f"{device}: another process has been measuring it for {wait_s:.0f} s; try again when it has ended")
+
+
+def _is_kept(device: Device, store: StrategyCache) -> bool:
+    from ort_metainfer.hardware.profiles import known_profile, suffices, versions_of
+
+    kept = known_profile(store, device, versions_of(device))
+    return kept is not None and suffices(kept)
+
+
+def _measured(
+    device: Device, store: StrategyCache, budget_s: float, refresh: bool, say: Callable[[str], None]
+) -> Outcome:
     from ort_metainfer.hardware.profiles import known_effects, known_profile, profile_device, suffices, versions_of
     from ort_metainfer.hardware.toolchain import changes
 
-    name = f"{device.provider.removesuffix('ExecutionProvider')} {device.provider_device or device.kind}"
     before = known_profile(store, device, versions_of(device))
-    profile = profile_device(device, store, budget_s, refresh, lambda text: step(f"{name}: {text}"))
+    profile = profile_device(device, store, budget_s, refresh, say)
     was_kept = before is not None and suffices(before) and not refresh
     compared = changes(before, profile) if before is not None and not was_kept else None
     return Outcome(profile, was_kept, compared, tuple(known_effects(store, profile)))

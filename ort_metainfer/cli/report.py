@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ort_metainfer.cli.advice import advice
 from ort_metainfer.decision import WorstNode
+from ort_metainfer.ratios import speedup_words
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.placement import placement_from_dict
 
@@ -81,9 +83,9 @@ def worst_nodes_text(trial: Plain) -> str:
 
 def speedup_text(timing: Plain) -> str:
     """``2.54x [2.14, 2.83], 40 rounds, same against same within 1.03``."""
-    interval = f"[{timing['speedup_low']:.2f}, {timing['speedup_high']:.2f}]"
+    ratio = speedup_words(timing["speedup"], timing["speedup_low"], timing["speedup_high"])
     band = f"same against same within {timing['band']:.2f}"
-    return f"{timing['speedup']:.2f}x {interval}, {timing['rounds']} rounds, {band}"
+    return f"{ratio}, {timing['rounds']} rounds, {band}"
 
 
 def trial_lines(decision: Plain) -> Iterator[str]:
@@ -102,6 +104,8 @@ def trial_lines(decision: Plain) -> Iterator[str]:
             yield f"    worst     {told}"
         if trial["failure"]:
             yield f"    failure   {trial['failure']}"
+        if told := advice(trial):
+            yield f"    advice    {told}"
         for flag in trial.get("flags", ()):
             yield f"    note      {flag}"
 
