@@ -130,7 +130,7 @@ def record(path: str, spec: SessionSpec, keyword: Settings | None, decision: Dec
             return False  # beside a file that a person edited, which a full look-up honours
         files = [*files, [decision.strategy_file, *_stamp(decision.strategy_file)]]
     if not decision.inputs_are_real:  # real ones that are captured meanwhile may make the entry stale
-        from ort_metainfer.model.capture import folder_of
+        from ort_metainfer.model.captured import folder_of
 
         folder = str(folder_of(directory, decision.key.model))
         files = [*files, [folder, *_stamp(folder)]]

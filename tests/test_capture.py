@@ -30,8 +30,9 @@ from hypothesis import strategies as st
 import ort_metainfer
 from ort_metainfer import capturing, session, start
 from ort_metainfer.errors import InputsError
-from ort_metainfer.model import capture, feeds
-from ort_metainfer.model.capture import Kept, Reservoir, delete_all, reservoirs, staying
+from ort_metainfer.model import capture, feed_content, feeds
+from ort_metainfer.model.capture import Reservoir, staying
+from ort_metainfer.model.captured import Kept, delete_all, reservoirs
 from ort_metainfer.problem import Graph, TensorSpec
 from ort_metainfer.settings import Settings
 from ort_metainfer.spec import SessionSpec
@@ -138,9 +139,9 @@ def test_nobody_else_can_read_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "feed",
     [
-        {"x": np.zeros(capture.MAX_INPUT_BYTES // 4 + 1, np.float32)},
-        {"t": np.array(["a" * (capture.MAX_TEXT_BYTES + 1)], object)},
-        {"t": np.full(capture.MAX_TEXT_BYTES + 1, "", object)},
+        {"x": np.zeros(feed_content.MAX_INPUT_BYTES // 4 + 1, np.float32)},
+        {"t": np.array(["a" * (feed_content.MAX_TEXT_BYTES + 1)], object)},
+        {"t": np.full(feed_content.MAX_TEXT_BYTES + 1, "", object)},
     ],
     ids=["bytes", "text", "many strings"],
 )

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ort_metainfer.__main__ import main
-from ort_metainfer.model.capture import Reservoir, reservoirs
+from ort_metainfer.model.capture import Reservoir
+from ort_metainfer.model.captured import reservoirs
 from ort_metainfer.model.fingerprint import fingerprint
 
 Outcome = tuple[int, str, str]

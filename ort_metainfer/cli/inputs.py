@@ -10,7 +10,8 @@ import click
 from ort_metainfer.cli.arguments import as_json
 from ort_metainfer.cli.output import console, print_json, table
 from ort_metainfer.errors import InputsError
-from ort_metainfer.model.capture import Reservoir, Summary, delete_all, place_of, reservoirs
+from ort_metainfer.model.capture import Reservoir
+from ort_metainfer.model.captured import Summary, delete_all, place_of, reservoirs
 from ort_metainfer.settings import Settings, resolve
 
 __all__ = ["inputs"]

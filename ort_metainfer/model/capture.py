@@ -12,11 +12,9 @@ before a second one of any kind is, and among inputs of the same shapes the choi
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import time
 from collections import defaultdict
@@ -24,35 +22,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ort_metainfer.errors import InputsError
+from ort_metainfer.model.captured import ABOUT, Kept, folder_of, listed
+from ort_metainfer.model.feed_content import content_hash, is_small, shapes_hash
 from ort_metainfer.problem import Graph
 
-__all__ = [
-    "MAX_INPUT_BYTES",
-    "MAX_TOTAL_BYTES",
-    "Kept",
-    "Reservoir",
-    "Summary",
-    "delete_all",
-    "folder_of",
-    "place_of",
-    "reservoirs",
-    "staying",
-]
+__all__ = ["MAX_TOTAL_BYTES", "Reservoir", "staying"]
 
 log = logging.getLogger("ort_metainfer")
-
-PLACE = "inputs"
-
-ABOUT = "about.json"
-
-MAX_INPUT_BYTES = 16 << 20
-"""Larger inputs are not kept: writing one would hold up its run for too long."""
-
-MAX_TEXT_BYTES = 64 << 10
-"""Strings that an input may hold: text tells more of people than numbers do, and takes long to store."""
 
 MAX_TOTAL_BYTES = 64 << 20
 """What the inputs of one model take on disk at most."""
@@ -60,42 +39,7 @@ MAX_TOTAL_BYTES = 64 << 20
 LEFT_BEHIND_S = 3600.0
 """Parts of files older than this were left by a process that was killed."""
 
-_NAME = re.compile(r"([0-9a-f]{12})-([0-9a-f]{32})\.npz")
 _PART = ".part-"
-
-
-class Kept(NamedTuple):
-    """An input on disk: hashes of its names, types and shapes, and of its content; bytes of its file."""
-
-    shapes: str
-    content: str
-    size_bytes: int
-
-    @property
-    def file_name(self) -> str:
-        """Of its file."""
-        return f"{self.shapes}-{self.content}.npz"
-
-
-class Summary(NamedTuple):
-    """A reservoir in figures: whose it is, where it lies, how many inputs of how many kinds of shapes."""
-
-    model_hash: str
-    label: str
-    folder: Path
-    inputs: int
-    kinds: int
-    size_bytes: int
-
-
-def place_of(directory: Path) -> Path:
-    """Where the reservoirs of a cache directory lie."""
-    return Path(directory) / PLACE
-
-
-def folder_of(directory: Path, model_hash: str) -> Path:
-    """Where the inputs of a model lie, whether there are any or not."""
-    return place_of(directory) / model_hash.removeprefix("sha256:")[:32]
 
 
 def staying(inputs: Iterable[Kept], count: int, max_bytes: int = MAX_TOTAL_BYTES) -> list[Kept]:
@@ -135,7 +79,7 @@ class Reservoir:
 
     def kept(self) -> list[Kept]:
         """What is there, the most telling first; nothing where the folder cannot be read."""
-        return staying(_listed(self.folder), self.count, self.max_bytes)
+        return staying(listed(self.folder), self.count, self.max_bytes)
 
     @property
     def is_full(self) -> bool:
@@ -156,10 +100,10 @@ class Reservoir:
             OSError: it cannot be written.
             InputsError: it holds what cannot be stored.
         """
-        if not _is_small(feed):
+        if not is_small(feed):
             return False
-        new = Kept(_shapes_hash(feed), _content_hash(feed, self._salt), sum(array.nbytes for array in feed.values()))
-        there = _listed(self.folder)
+        new = Kept(shapes_hash(feed), content_hash(feed, self._salt), sum(array.nbytes for array in feed.values()))
+        there = listed(self.folder)
         if any(kept.file_name == new.file_name for kept in there):
             return False
         if new not in staying([*there, new], self.count, self.max_bytes):
@@ -180,7 +124,7 @@ class Reservoir:
 
     def _tidy(self) -> None:
         """Remove what does not stay, and what a killed process left behind."""
-        there = _listed(self.folder)
+        there = listed(self.folder)
         chosen = set(staying(there, self.count, self.max_bytes))
         for kept in there:
             if kept not in chosen:
@@ -207,13 +151,13 @@ class Reservoir:
     def has_any(self, shapes: Mapping[str, Sequence[int]] | None = None) -> bool:
         """Whether :meth:`feeds` would find something, as far as shapes tell."""
         if not shapes:
-            return bool(_listed(self.folder))
+            return bool(listed(self.folder))
         return bool(self.feeds(None, shapes, limit=1))
 
     def _fitting(self, graph: Graph | None, shapes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, Any]]:
         from ort_metainfer.model.feeds import caller_feeds
 
-        there = _listed(self.folder)
+        there = listed(self.folder)
         for kept in staying(there, len(there), sum(kept.size_bytes for kept in there)):
             path = self.folder / kept.file_name
             try:
@@ -232,92 +176,10 @@ class Reservoir:
         Raises:
             OSError: it cannot be removed.
         """
-        count = len(_listed(self.folder))
+        count = len(listed(self.folder))
         if self.folder.exists():
             shutil.rmtree(self.folder)
         return count
-
-
-def reservoirs(directory: Path) -> list[Summary]:
-    """What is kept below a cache directory, in the order of the models' names."""
-    found = []
-    for folder in _folders(directory):
-        there = _listed(folder)
-        about = _about(folder)
-        kinds, size = len({kept.shapes for kept in there}), sum(kept.size_bytes for kept in there)
-        found.append(Summary(about["model"], about["label"], folder, len(there), kinds, size))
-    return sorted(found, key=lambda summary: (summary.label, summary.model_hash))
-
-
-def delete_all(directory: Path) -> int:
-    """Remove every reservoir; how many inputs that were.
-
-    Raises:
-        OSError: something cannot be removed.
-    """
-    count = sum(len(_listed(folder)) for folder in _folders(directory))
-    if place_of(directory).exists():
-        shutil.rmtree(place_of(directory))
-    return count
-
-
-def _folders(directory: Path) -> list[Path]:
-    try:
-        return [folder for folder in place_of(directory).iterdir() if folder.is_dir()]
-    except OSError:
-        return []
-
-
-def _listed(folder: Path) -> list[Kept]:
-    """What the names of the files in a folder say."""
-    found = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                parts = _NAME.fullmatch(entry.name)
-                with suppress(OSError):  # another process removed it meanwhile
-                    if parts is not None:
-                        found.append(Kept(parts[1], parts[2], entry.stat().st_size))
-    except OSError:
-        return []
-    return found
-
-
-def _about(folder: Path) -> dict[str, str]:
-    try:
-        plain = json.loads((folder / ABOUT).read_bytes())
-        return {"model": str(plain["model"]), "label": str(plain["label"])}
-    except (OSError, ValueError, TypeError, KeyError):
-        return {"model": f"sha256:{folder.name}", "label": ""}
-
-
-def _is_small(feed: Mapping[str, Any]) -> bool:
-    """Within the bounds; strings are counted by their characters."""
-    numbers = sum(array.nbytes for array in feed.values() if array.dtype != object)
-    texts = [array for array in feed.values() if array.dtype == object]
-    if numbers > MAX_INPUT_BYTES or sum(array.size for array in texts) > MAX_TEXT_BYTES:
-        return False
-    return sum(len(item) for array in texts for item in array.flat) <= MAX_TEXT_BYTES
-
-
-def _shapes_hash(feed: Mapping[str, Any]) -> str:
-    told = sorted((name, str(array.dtype), list(array.shape)) for name, array in feed.items())
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:12]
-
-
-def _content_hash(feed: Mapping[str, Any], salt: bytes) -> str:
-    import numpy as np
-
-    digest = hashlib.sha256(salt)
-    for name in sorted(feed):
-        array = feed[name]
-        if array.dtype == object:
-            content: Any = json.dumps([str(item) for item in array.flat]).encode()
-        else:
-            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else b""
-        digest.update(json.dumps([name, str(array.dtype), list(array.shape)]).encode())
-        digest.update(content)
-    return digest.hexdigest()[:32]
 
 
 def _replace(path: Path, write: Any) -> None:
