@@ -62,6 +62,20 @@ WAITS_FOR_MEMORY = {"profiles": cpu_profile(1e11, 1e10), "work": (product(1, 102
 PROPOSING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # rule: (a problem it proposes for, one it has nothing to propose for)
     "pipeline_spinning": ({"objective": "pipeline"}, {"objective": "latency"}),
+    "throughput_threads_per_caller": ({"objective": "throughput", "callers": 2}, {"objective": "latency"}),
+    "throughput_without_spinning": (
+        {"objective": "throughput", "callers": 2},
+        {"objective": "throughput", "callers": 2, "cores": 1.0},
+    ),
+    "tail_within_the_quota": (
+        {"objective": "tail", "cores": 2.5, "lasting_limit": True},
+        {"objective": "tail", "cores": 2.0},
+    ),
+    "tail_of_one_thread": ({"objective": "tail"}, {"objective": "pipeline"}),
+    "memory_pattern_off": ({"objective": "memory"}, {}),
+    "memory_of_one_layout": ({"objective": "memory"}, {"objective": "tail"}),
+    "memory_arena_off": ({"objective": "memory"}, {"objective": "throughput", "callers": 2}),
+    "memory_of_weights_held_once": ({"objective": "memory"}, {}),
     "threads_of_the_limit": ({"cores": 2.0, "lasting_limit": True}, {"cores": 2.0}),
     "no_spinning_under_fractional_quota": (
         {"cores": 2.5, "lasting_limit": True},
