@@ -14,6 +14,7 @@ from ort_metainfer.deciders.rule import SCHEDULING, Rule, is_scheduling
 from ort_metainfer.deciders.rules_accelerators import ACCELERATOR_RULES
 from ort_metainfer.deciders.rules_fusion import FUSION_RULES
 from ort_metainfer.deciders.rules_layout import LAYOUT_RULES
+from ort_metainfer.deciders.rules_objectives import OBJECTIVE_RULES
 from ort_metainfer.deciders.rules_operators import OPERATOR_RULES
 from ort_metainfer.deciders.rules_policy import IsLossy, policy_rules
 from ort_metainfer.deciders.rules_precision import PRECISION_RULES
@@ -40,6 +41,7 @@ __all__ = [
 
 FAMILIES = (
     SCHEDULING_RULES,
+    OBJECTIVE_RULES,
     PROVIDER_RULES,
     ACCELERATOR_RULES,
     PRECISION_RULES,
