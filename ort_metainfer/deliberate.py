@@ -261,18 +261,24 @@ class Deliberation:
 
     def _problem(self, setup: Setup, graph: Graph, feeds: Feeds) -> Problem:
         from ort_metainfer.adapt import policy_of
+        from ort_metainfer.groundwork import Groundwork
         from ort_metainfer.hardware.state import observe
 
         policy = policy_of(self.settings, self.spec)
+        devices = self._devices(setup, policy.providers)
+        ground = Groundwork(self.cache, self.host, self._until, self._left)
         return Problem(
             model=self.model,
             graph=graph,
-            devices=self._devices(setup, policy.providers),
+            devices=devices,
             policy=policy,
             baseline=self.spec,
             state=observe(0.2),
             shapes=self.settings.input_shapes or {},
             inputs_are_real=feeds.are_real,
+            profiles=ground.profiles(devices),
+            work=ground.work(self.model.hash, setup, feeds.shapes),
+            operators=ground.operators(self.model.hash, setup, feeds.shapes, devices),
         )
 
     def _devices(self, setup: Setup, names: Sequence[str]) -> tuple[Device, ...]:

@@ -298,6 +298,10 @@ class ChildTrialHost:
         self.close()
         return run_errand(do, request, deadline)
 
+    def inquire(self, do: str, setup: Setup, deadline: float, **more: Any) -> dict[str, Any]:
+        """One errand about the model, carried out by the child that reads it: no start, and none kept has to go."""
+        return self._ask(do, setup, deadline, **more)
+
     def close(self) -> None:
         """End every child."""
         self._scout = self._spare = None

@@ -133,6 +133,8 @@ ERRANDS: Mapping[str, str] = {
     "earn": "ort_metainfer.rewrites.earning_errand",
     "peak": "ort_metainfer.trials.peak_errand",
     "nodes": "ort_metainfer.rewrites.precision_report",
+    "workload": "ort_metainfer.trials.workload_errand",
+    "profile_operators": "ort_metainfer.trials.operator_profiles",
 }
 """Errand -> module whose ``serve(request, channel, until)`` carries it out, as the tasks above do theirs; it says what
 it is about to do (``checking``, ``opening`` with a session's name), gives partial results as events of its own, and
