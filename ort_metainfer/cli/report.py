@@ -104,8 +104,8 @@ def trial_lines(decision: Plain) -> Iterator[str]:
             yield f"    worst     {told}"
         if trial["failure"]:
             yield f"    failure   {trial['failure']}"
-        if told := advice(trial):
-            yield f"    advice    {told}"
+        if to_do := advice(trial):
+            yield f"    advice    {to_do}"
         for flag in trial.get("flags", ()):
             yield f"    note      {flag}"
 
