@@ -32,7 +32,7 @@ PLUG_IN = PlugIn(
     offers=lambda ep_name: ep_name == NAME,
 )
 LOG = "ORT_GGML_LOG"
-MISSING = ("MaxPool", "AveragePool", "GlobalAveragePool", "HardSigmoid", "If")
+MISSING = ("MaxPool", "AveragePool", "Gelu", "GlobalAveragePool", "HardSigmoid", "If")
 
 
 class GgmlProvider(PlugInProvider):

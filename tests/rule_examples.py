@@ -53,6 +53,7 @@ REAL = {"accuracy": "fast", "inputs_are_real": True}
 VNNI = {**REAL, "features": ("avx512_vnni",)}
 IMAGE_SIZES = {"inputs": DYNAMIC_IMAGE, "shapes": {"x": (1, 3, 320, 640)}}
 MODERATE = {"macs": 154_000_000}
+SPELLED_GELU = {"operators": {"MatMul": 8, "Erf": 2}, "opset": 20, "others": (device("ggml", "cpu"),)}
 ON_CUDA = {"others": (CUDA_GPU,)}
 ON_NPU = Strategy(provider=QNN, provider_options={"enable_htp_fp16_precision": "0"})
 ON_CHIP = Strategy(provider="SimulatedExecutionProvider")
@@ -61,6 +62,7 @@ WAITS_FOR_MEMORY = {"profiles": cpu_profile(1e11, 1e10), "work": (product(1, 102
 
 PROPOSING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # rule: (a problem it proposes for, one it has nothing to propose for)
+    "gelu_stays_composed": (SPELLED_GELU, {**SPELLED_GELU, "opset": 17}),
     "pipeline_spinning": ({"objective": "pipeline"}, {"objective": "latency"}),
     "throughput_threads_per_caller": ({"objective": "throughput", "callers": 2}, {"objective": "latency"}),
     "throughput_without_spinning": (
@@ -347,6 +349,13 @@ FORBIDDING: dict[str, tuple[dict[str, Any], Strategy, dict[str, Any], Strategy]]
 
 REQUIRING: dict[str, tuple[dict[str, Any], Strategy, Strategy | None, dict[str, Any], Strategy]] = {
     # rule: (a problem, a strategy there, what it becomes (None: it cannot be had); a problem, one that stays there)
+    "gelu_stays_composed": (
+        SPELLED_GELU,
+        Strategy(provider="ggml"),
+        Strategy(provider="ggml", session_config={"optimization.disable_specified_optimizers": "GeluFusionL1"}),
+        {**SPELLED_GELU, "opset": 17},
+        Strategy(provider="ggml"),
+    ),
     "device_needs_fixed_shapes": (
         {**IMAGE_SIZES, "others": (QNN_NPU,)},
         ON_NPU,

@@ -27,6 +27,7 @@ from ort_metainfer.deciders.traits import (
 )
 from ort_metainfer.decision import Refusal
 from ort_metainfer.problem import Device, Problem
+from ort_metainfer.rewrites.ort_optimizers import CONFIG_KEY, SUSPECTS, disabling, suspects_in
 from ort_metainfer.strategy import Strategy
 
 __all__ = ["Choice", "Dimension", "Refuse", "declared_space", "space"]
@@ -166,7 +167,17 @@ def declared_space(problem: Problem) -> tuple[Dimension, ...]:
         Dimension("memory pattern", frozenset({"enable_mem_pattern"}), _NO_MEMORY_PATTERN),
         Dimension("work blocks", frozenset({"session.dynamic_block_base"}), tuple(_work_blocks(problem))),
         Dimension("optimiser passes", frozenset({"session.graph_optimizations_loop_level"}), _TWO_PASSES),
+        Dimension("optimisers off", frozenset({CONFIG_KEY}), tuple(_optimisers_off(problem))),
     )
+
+
+def _optimisers_off(problem: Problem) -> Iterator[Choice]:
+    """onnxruntime's own optimisers that are suspected of costing more than they gain, one at a time."""
+    for name in suspects_in(problem.graph.operators):
+        prior, source = 0.97, f"guess: {SUSPECTS[name]}; none was measured to pay"
+        if name == "NchwcTransformer":
+            prior, source = 0.6, "own measurement: level extended, without it, 0.36-0.64x on three networks"
+        yield Choice(f"{name} off", Strategy(session_config=disabling([name])), prior, source, spread=NARROW)
 
 
 def _providers(problem: Problem) -> Iterator[Choice]:

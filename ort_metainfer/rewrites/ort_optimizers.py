@@ -1,18 +1,29 @@
 """onnxruntime's own graph optimisers by the names that switch them off, one by one, where they hurt.
 
-Not a rewrite: a strategy's ``session_config`` holds :data:`CONFIG_KEY` with the names. They are those of
+Not a rewrite: a strategy's ``session_config`` holds :data:`CONFIG_KEY` with the names, which says the same as
+InferenceSession's keyword ``disabled_optimizers`` (tested), and unlike that stands in SessionOptions. They are those of
 onnxruntime 1.32 on its CPU provider: of the transformers as its verbose log lists them, of the rules as switching them
 off changes the optimised graph (both are tested). onnxruntime ignores a name it does not know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ort_metainfer.errors import StrategyError
 
-__all__ = ["CONFIG_KEY", "KEPT", "ORT_OPTIMIZERS", "SOURCES", "SUSPECTS", "OrtOptimizer", "disabling"]
+__all__ = [
+    "CONFIG_KEY",
+    "KEPT",
+    "ORT_OPTIMIZERS",
+    "SOURCES",
+    "SUSPECTS",
+    "OrtOptimizer",
+    "also_disabling",
+    "disabling",
+    "suspects_in",
+]
 
 CONFIG_KEY = "optimization.disable_specified_optimizers"
 """Session config entry: names, separated by semicolons."""
@@ -149,6 +160,35 @@ SUSPECTS: Mapping[str, str] = {
     "CommonSubexpressionElimination": "keeps a value alive that was cheap to compute again",
 }
 """Those that a search may try to switch off, and what they are suspected of; none has been measured to pay."""
+
+CONCERNED: Mapping[str, tuple[str, ...]] = {
+    "NchwcTransformer": ("Conv",),
+    "TransposeOptimizer": ("Transpose",),
+    "TransposeOptimizer_CPUExecutionProvider": ("Transpose",),
+    "MatMulAddFusion": ("MatMul",),
+    "MatmulTransposeFusion": ("Transpose",),
+    "ConvAddActivationFusion": ("Conv",),
+    "AttentionFusion": ("Softmax",),
+    "QDQSelectorActionTransformer": ("DequantizeLinear",),
+    "ConstantFolding": ("ConstantOfShape", "Expand", "Range", "Tile"),
+    "CommonSubexpressionElimination": ("Gather", "Shape", "Slice", "Unsqueeze"),
+}
+"""Suspect -> operators; without any of them in a graph it has next to nothing to do there."""
+
+
+def suspects_in(operators: Collection[str]) -> tuple[str, ...]:
+    """The suspects that have something to do in a graph of these operators."""
+    return tuple(name for name in SUSPECTS if not set(CONCERNED[name]).isdisjoint(operators))
+
+
+def also_disabling(config: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """A strategy's ``session_config`` that switches these off, beside those that it switches off already.
+
+    Raises:
+        StrategyError: see :func:`disabling`.
+    """
+    before = [name for name in config.get(CONFIG_KEY, "").split(";") if name]
+    return {**config, **disabling((*before, *names))}
 
 
 def disabling(names: Iterable[str]) -> dict[str, str]:
