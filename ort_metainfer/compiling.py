@@ -28,6 +28,9 @@ __all__ = ["compile_into", "serve"]
 ROUNDS = 3
 """Creations of each kind that are timed, in turn, after each was created once."""
 
+NODES_S = 10.0
+"""Seconds that looking at the nodes of a quantised model may take. A choice."""
+
 WEIGHTS_FILE = "model.weights"
 """Weights of nodes that the provider left to the CPU; relative to the compiled model, as onnxruntime demands."""
 
@@ -97,7 +100,21 @@ def _rewrite(request: dict[str, Any], channel: Speaker, until: float) -> dict[st
     apart = "held back from calibration" if len(judged) < len(feeds) else "the ones calibrated on, too few to spare"
     notes.append(f"calibrated on {len(calibrated)} inputs, judged on {len(judged)}, {apart}")
     gate = _judge_rewrite(setup, made, judged, thresholds_from(request["thresholds"]), channel, until)
+    notes.append(_worst_nodes(setup, strategy, channel, until))
     return {"model": str(made), "gate": asdict(gate), "notes": notes}
+
+
+def _worst_nodes(setup: Setup, strategy: Strategy, channel: Speaker, until: float) -> str:
+    """The nodes that cost a quantised model most, on the CPU provider; or why they were not looked at."""
+    from ort_metainfer.rewrites.precision_report import report_on
+
+    channel.say("checking", session="nodes")
+    soon = min(until, time.monotonic() + NODES_S)
+    try:
+        nodes, note = report_on(setup, Strategy(transforms=strategy.transforms), soon)
+    except MetainferError as error:
+        return f"its nodes were not looked at: {error}"
+    return f"worst nodes: {'; '.join(part for part in (', '.join(node.describe() for node in nodes), note) if part)}"
 
 
 def _judge_rewrite(

@@ -131,6 +131,22 @@ def test_a_quantised_form_is_judged_on_inputs_held_back_and_compiled(
     assert 0 < document["figures"]["whole_error"] < 0.1
     assert [transform["name"] for transform in document["strategy"]["transforms"]] == ["int8-static"]
     assert any(note.startswith("int8-static: 3 rewritten") for note in document["notes"])
+    assert any(note.startswith("worst nodes: ") and "second (Conv)" in note for note in document["notes"])
+
+
+def test_a_rewritten_model_in_the_cache_is_not_taken_for_a_compiled_one(
+    command: Command, classifier: str, tmp_path: Path
+) -> None:
+    from ort_metainfer.compiled_key import OPTIMISED, REWRITTEN
+
+    words = (classifier, "--inputs", inputs(tmp_path / "in", (1, 3, 8, 8)), "--json")
+    record = Path(json.loads(command(*words)[1])["folder"], "compiled.json")
+    again = json.loads(command(*words)[1])
+    assert any(note.startswith("compiled already") for note in again["notes"])
+    record.write_text(record.read_text().replace(json.dumps(OPTIMISED), json.dumps(REWRITTEN)))
+    third = json.loads(command(*words)[1])
+    assert not any(note.startswith("compiled already") for note in third["notes"])
+    assert third["failure"] is None
 
 
 def test_a_quantised_form_that_is_not_accurate_enough_is_refused_with_what_to_try(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ from ort_metainfer.rewrites.sampling import held_back
 from ort_metainfer.strategy import Strategy, Transform
 from ort_metainfer.trials.bench import Speaker
 from ort_metainfer.trials.channel import setup_from
-from ort_metainfer.trials.rewritten import references_of, rewritten_model
+from ort_metainfer.trials.rewritten import MODEL_FILE, references_of, rewritten_folder, rewritten_model
 from ort_metainfer.trials.task import Setup
 
-__all__ = ["WORST", "serve", "worst_nodes"]
+__all__ = ["WORST", "report_on", "serve", "worst_nodes"]
 
 WORST = 5
 """Nodes that are told."""
@@ -60,17 +60,32 @@ def serve(request: Mapping[str, Any], channel: Speaker, until: float) -> dict[st
         RewriteError: a model cannot be rewritten, or looked into.
         InputsError: it does not run.
     """
-    from ort_metainfer.model.inputs import load_feeds
-
     setup, strategy = setup_from(request["setup"]), Strategy.from_dict(request["strategy"])
     channel.say("rewriting", session="nodes")
+    nodes, note = report_on(setup, strategy, until, lambda: channel.say("checking", session="nodes"))
+    return {"nodes": [asdict(node) for node in nodes], "note": note}
+
+
+def report_on(
+    setup: Setup, strategy: Strategy, until: float, on_rewritten: Callable[[], None] = lambda: None
+) -> tuple[tuple[WorstNode, ...], str]:
+    """The worst nodes of a strategy, and what is to be said about them; see :func:`serve`.
+
+    Args:
+        setup: the session, with a folder of feeds.
+        strategy: what is looked at; models that it rewrites are made where they are not there yet.
+        until: a time.monotonic() value.
+        on_rewritten: called once both models are there.
+    """
+    from ort_metainfer.model.inputs import load_feeds
+
     feeds = load_feeds(setup.feeds)
     with tempfile.TemporaryDirectory() as folder:
         float_file, file = _models(setup, strategy, feeds, until, Path(folder))
-        channel.say("checking", session="nodes")
+        on_rewritten()
         opened = _opening(setup.baseline, strategy)
         nodes, note = worst_nodes(float_file, file, held_back(feeds)[1][:MOST_FEEDS], until, opened)
-    return {"nodes": [asdict(node) for node in nodes[:WORST]], "note": note}
+    return nodes[:WORST], note
 
 
 def _models(setup: Setup, strategy: Strategy, feeds: Sequence[Feed], until: float, folder: Path) -> tuple[Path, Path]:
@@ -88,8 +103,10 @@ def _models(setup: Setup, strategy: Strategy, feeds: Sequence[Feed], until: floa
 
 def _whole(setup: Setup, transforms: Sequence[Transform], feeds: Sequence[Feed], until: float) -> Path:
     """The rewritten model of the trial; the same by itself where that one leaves weights in the original's files."""
-    made = rewritten_model(setup, transforms, feeds, until)
-    return rewritten_model(setup, transforms, feeds, until, is_whole=True) if references_of(made.parent) else made
+    made = rewritten_folder(setup, transforms)
+    if made.is_dir() and not references_of(made):
+        return made / MODEL_FILE
+    return rewritten_model(setup, transforms, feeds, until, is_whole=True)
 
 
 def _opening(baseline: SessionSpec, strategy: Strategy) -> OpenWith:
