@@ -131,7 +131,9 @@ def decide(request: Request, host: TrialHost | None = None) -> Decision:
         from ort_metainfer.learning.recording import keep_override
 
         keep_override(request, decision)
-    return replace(decision, compiled=None) if request.settings.compiled == "off" else decision
+    # a rewritten model is part of the strategy
+    is_off = request.settings.compiled == "off" and not decision.strategy.transforms
+    return replace(decision, compiled=None) if is_off else decision
 
 
 def _decide(request: Request, host: TrialHost | None) -> Decision:

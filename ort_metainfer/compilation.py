@@ -126,13 +126,17 @@ def with_rewritten(decision: Decision, setup: Setup, directory: Path) -> Decisio
     What the trials ran is what is kept. Without it the strategy could not be applied: where it cannot be kept, the
     decision is for plain onnxruntime, and says why.
     """
+    from ort_metainfer.model.feeds import load_feeds
+    from ort_metainfer.rewrites.circumstances import circumstances
     from ort_metainfer.rewriting_again import note_verified
     from ort_metainfer.trials.rewritten import MODEL_FILE, model_files, notes_of, references_of, rewritten_folder
 
     assert decision.key is not None
     made = rewritten_folder(setup, decision.strategy.transforms)
     try:
-        key = compiled_key(decision.key.model, setup.baseline, decision.strategy)
+        feeds = load_feeds(setup.feeds) if any(setup.feeds.glob("*.npz")) else []
+        looked_at = circumstances(decision.strategy.transforms, setup.shapes, feeds)
+        key = replace(compiled_key(decision.key.model, setup.baseline, decision.strategy), inputs=looked_at)
         size = sum(path.stat().st_size for path in model_files(made))
         if size > MAX_REWRITTEN_SHARE * MAX_TOTAL_BYTES:
             raise OSError(f"{size / 2**20:.0f} MB are more than one model may take")
@@ -146,7 +150,7 @@ def with_rewritten(decision: Decision, setup: Setup, directory: Path) -> Decisio
         return replace(
             decision, strategy=Strategy(), origin="default", reason=reason, complete=False, incomplete_reason=reason
         )
-    note_verified(directory, kept.folder)
+    note_verified(directory, kept)
     reason = "; ".join(("the rewritten model is kept", *notes_of(setup, decision.strategy.transforms)))
     return replace(decision, compiled=kept.folder.name, compiled_reason=reason)
 

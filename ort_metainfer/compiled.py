@@ -29,6 +29,7 @@ __all__ = [
     "digest_folder",
     "discard",
     "keep",
+    "made_with_any_inputs",
     "part_folder",
     "prune",
     "remove_all",
@@ -80,9 +81,15 @@ class Compiled:
         return self.folder / MODEL_FILE
 
 
-def compiled_for(directory: Path, key: CompiledKey) -> Compiled | str:
-    """The compiled model for ``key``, or one sentence why there is none; one that is damaged is removed."""
-    folder = _place(directory) / key.folder_name
+def compiled_for(directory: Path, key: CompiledKey, name: str | None = None) -> Compiled | str:
+    """The compiled model for ``key``, or one sentence why there is none; one that is damaged is removed.
+
+    Args:
+        directory: the cache's.
+        key: what it must be for.
+        name: of its folder, where a decision names it: it is then right whatever inputs it was made with.
+    """
+    folder = _place(directory) / (name or key.folder_name)
     try:
         record = _read_record(folder)
     except FileNotFoundError:
@@ -92,11 +99,21 @@ def compiled_for(directory: Path, key: CompiledKey) -> Compiled | str:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         discard(folder)
         return f"the compiled model in {folder} was damaged and is dropped: {error or type(error).__name__}"
-    if record.key != key:  # two keys of one name: 64 bits of a digest agree
+    if record.key != (key if name is None else replace(key, inputs=record.key.inputs)):  # 64 bits of a digest agree
         return "another compiled model bears its name"
     with suppress(OSError):  # a cache that may only be read
         os.utime(folder / RECORD_FILE)
     return record
+
+
+def made_with_any_inputs(directory: Path, key: CompiledKey) -> Compiled | str:
+    """The same for any inputs; the one used last where there are several."""
+    for folder, _, _ in sorted(_folders(directory), key=lambda entry: -entry[2]):
+        if folder.name.startswith(key.folder_name.partition("-")[0]):
+            found = compiled_for(directory, key, folder.name)
+            if isinstance(found, Compiled):
+                return found
+    return compiled_for(directory, key)
 
 
 def unsupported(compiled: Compiled) -> str | None:
@@ -242,7 +259,7 @@ def _purpose(folder: Path) -> tuple[str, ...] | None:
     """What a compiled model is for, versions aside; None where its record cannot be read."""
     try:
         key = json.loads((folder / RECORD_FILE).read_bytes())["key"]
-        return tuple(str(key[name]) for name in ("model", "device", "session", "strategy"))
+        return (*(str(key[name]) for name in ("model", "device", "session", "strategy")), key.get("inputs", ""))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

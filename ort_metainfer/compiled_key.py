@@ -38,6 +38,7 @@ class CompiledKey:
         session: what the caller set, as JSON.
         strategy: what is laid over it, as JSON: fixed shapes, rewrites and provider options are part of it.
         versions: onnxruntime with its build, the provider's package, the device's driver.
+        inputs: what rewrites looked at beside the model (see ``rewrites.circumstances``); empty where nothing.
     """
 
     model: str
@@ -45,11 +46,13 @@ class CompiledKey:
     session: str
     strategy: str
     versions: Mapping[str, str] = field(default_factory=dict)
+    inputs: str = ""
 
     @property
     def folder_name(self) -> str:
         """12 hex digits of the model's hash, 16 of the whole key's."""
-        digest = hashlib.sha256(canonical(asdict(self))).hexdigest()[:16]
+        told = {name: value for name, value in asdict(self).items() if name != "inputs" or value}
+        digest = hashlib.sha256(canonical(told)).hexdigest()[:16]
         return f"{self.model.removeprefix('sha256:')[:12]}-{digest}"
 
 

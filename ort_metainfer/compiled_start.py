@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ort_metainfer.compiled import Compiled, compiled_for, discard, unsupported
-from ort_metainfer.compiled_key import OPTIMISED, compiled_key
+from ort_metainfer.compiled_key import OPTIMISED, CompiledKey, compiled_key
 from ort_metainfer.places import cache_directory, cache_place
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ort_metainfer.spec import SessionSpec
     from ort_metainfer.strategy import Strategy
 
-__all__ = ["create", "find"]
+__all__ = ["create", "find", "with_its_weights"]
 
 log = logging.getLogger("ort_metainfer")
 
@@ -29,10 +29,19 @@ def find(
     model_hash: str | None,
     spec: SessionSpec,
     strategy: Strategy,
+    name: str | None = None,
 ) -> Compiled | None:
     """The compiled model for this session; None where there is none, or it is damaged, which is said once.
 
     A rewritten model that is gone, or that a person's strategy file asks for, is made again from the strategy.
+
+    Args:
+        keyword: the session's settings.
+        source: the caller's model.
+        model_hash: its hash, where known.
+        spec: what the caller set.
+        strategy: what is applied.
+        name: the folder of the rewritten model that a decision was made with.
 
     Raises:
         StrategyError: the strategy rewrites the model, and the rewritten one is not there and cannot be made.
@@ -41,11 +50,10 @@ def find(
     reason: Compiled | str = "the model is not known"
     if model_hash is not None:
         key = compiled_key(model_hash, spec, strategy)
-        reason = _with_its_weights(compiled_for(_directory(keyword), key), source)
-        if strategy.transforms and not isinstance(reason, Compiled):
-            from ort_metainfer.rewriting_again import rewrite_again
-
-            reason = rewrite_again(keyword, source, key, spec, strategy)
+        if not strategy.transforms:
+            reason = compiled_for(_directory(keyword), key)
+        else:
+            reason = _rewritten(keyword, source, key, spec, strategy, name)
     if isinstance(reason, Compiled):
         return reason
     if strategy.transforms:
@@ -103,7 +111,25 @@ def _standing_in(session: Any, compiled: Compiled, options: Any) -> Iterator[Non
         session._model_path, session._model_bytes = path, content
 
 
-def _with_its_weights(found: Compiled | str, source: str | bytes) -> Compiled | str:
+def _rewritten(
+    keyword: Settings | None,
+    source: str | bytes,
+    key: CompiledKey,
+    spec: SessionSpec,
+    strategy: Strategy,
+    name: str | None,
+) -> Compiled | str:
+    """A strategy's rewritten model: the one it was decided with, else the one for today's inputs; made if need be."""
+    if name is not None:
+        found = with_its_weights(compiled_for(_directory(keyword), key, name), source)
+        if isinstance(found, Compiled):
+            return found
+    from ort_metainfer.rewriting_again import rewrite_again
+
+    return rewrite_again(keyword, source, key, spec, strategy, name)
+
+
+def with_its_weights(found: Compiled | str, source: str | bytes) -> Compiled | str:
     """The same, but for a model whose weights in the caller's files are not where they were: that one is dropped."""
     if not isinstance(found, Compiled) or not found.referenced:
         return found

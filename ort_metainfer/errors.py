@@ -7,6 +7,7 @@
     ├── StrategyError      a strategy cannot be read, or cannot be applied here (also a ValueError)
     ├── ModelError         a model cannot be read or described
     ├── RewriteError       a graph rewrite could not be carried out
+    │   └── NotRewritten   there is nothing to rewrite, or the model must not be
     ├── InputsError        no usable inputs to measure and verify with          (also a ValueError)
     ├── CacheError         the strategy cache cannot be read or written
     ├── RecordError        records of trials cannot be read or written
@@ -27,6 +28,7 @@ __all__ = [
     "LearningError",
     "MetainferError",
     "ModelError",
+    "NotRewritten",
     "ProviderError",
     "RecordError",
     "RewriteError",
@@ -56,6 +58,10 @@ class ModelError(MetainferError):
 
 class RewriteError(MetainferError):
     """A graph rewrite could not be carried out; the message names the model, the rewrite and the node."""
+
+
+class NotRewritten(RewriteError):
+    """The rewrites leave this model as it is, and would again; the message says why."""
 
 
 class InputsError(MetainferError, ValueError):

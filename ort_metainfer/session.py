@@ -170,7 +170,7 @@ def _plan(self: Any, providers: Any, provider_options: Any, disabled_optimizers:
             from ort_metainfer.compiled_start import find
 
             source = self._model_path if self._model_path is not None else self._model_bytes
-            compiled = find(keyword, source, known.model_hash, spec, known.strategy)
+            compiled = find(keyword, source, known.model_hash, spec, known.strategy, known.compiled)
         buckets = _buckets_asked(keyword)
         if compiled is None and known.strategy.is_default and not buckets:
             return None

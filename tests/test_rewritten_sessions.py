@@ -18,6 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ort_metainfer
+from ort_metainfer import rewriting_again
 from ort_metainfer.compilation import with_rewritten
 from ort_metainfer.compiled import Compiled, compiled_for
 from ort_metainfer.compiled_key import compiled_key
@@ -25,6 +26,7 @@ from ort_metainfer.decision import Decision, Proposal
 from ort_metainfer.errors import RewriteError, StrategyError
 from ort_metainfer.model.fingerprint import fingerprint, remember_graph
 from ort_metainfer.model.graph import describe
+from ort_metainfer.model.inputs import save_feeds
 from ort_metainfer.problem import CacheKey, SessionSpec
 from ort_metainfer.rewrites import registry
 from ort_metainfer.rewrites.registry import get_rewrite
@@ -160,8 +162,6 @@ def test_nothing_is_rewritten_where_it_cannot_be_kept(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from ort_metainfer import rewriting_again
-
     def made(*_: Any) -> Path:
         raise AssertionError("every start would rewrite for nothing")
 
@@ -228,6 +228,7 @@ class TestSessions:
         cache, feeds = tmp_path / "cache", [{"x": FEED["x"] * scale} for scale in (1, 2)]
         smooth = Strategy(transforms=(get_rewrite("int8-dynamic").transform(smooth=0.65),))
         setup = replace(setup_of(gelu_model, tmp_path), inputs_are_real=True)
+        save_feeds(feeds, setup.feeds)
         rewritten.rewritten_model(setup, smooth.transforms, feeds, far())
         decision = with_rewritten(replace(decision_for(gelu_model), strategy=smooth), setup, cache)
         assert decision.key is not None and decision.compiled is not None and decision.graph is not None
@@ -236,10 +237,48 @@ class TestSessions:
         whole = (cache / "compiled" / decision.compiled / "model.onnx").read_bytes()
         shutil.rmtree(cache / "compiled" / decision.compiled)
         ours = Settings(cache_dir=cache)
-        refused = rewrite_again(ours, str(gelu_model), key, SessionSpec(), smooth)
+        others = replace(ours, inputs=[{"x": FEED["x"] * 1000}])
+        refused = rewrite_again(others, str(gelu_model), key, SessionSpec(), smooth, decision.compiled)
         assert isinstance(refused, str) and "verified" in refused
-        again = rewrite_again(replace(ours, inputs=feeds), str(gelu_model), key, SessionSpec(), smooth)
+        assert isinstance(rewrite_again(ours, str(gelu_model), key, SessionSpec(), smooth, decision.compiled), str)
+        given = replace(ours, inputs=feeds)
+        again = rewrite_again(given, str(gelu_model), key, SessionSpec(), smooth, decision.compiled)
+        assert isinstance(again, Compiled) and again.folder.name == decision.compiled
         assert isinstance(again, Compiled) and again.model_file.read_bytes() == whole
+
+    def test_each_set_of_inputs_has_a_rewritten_model_of_its_own(self, gelu_model: Path, tmp_path: Path) -> None:
+        file = tmp_path / "smooth.toml"
+        file.write_text(Strategy(transforms=(get_rewrite("int8-dynamic").transform(smooth=0.65),)).to_toml())
+
+        def made(inputs: Any) -> dict[str, bytes]:
+            settings = Settings(strategy=str(file), inputs=inputs)
+            session = ort_metainfer.InferenceSession(str(gelu_model), metainfer=settings)
+            assert session.strategy.transforms
+            return {folder.name: (folder / "model.onnx").read_bytes() for folder in self.folders()}
+
+        one, other = [FEED], iter([{"x": FEED["x"] * np.arange(1, 17, dtype=np.float32)}])
+        first = made(one)
+        both = made(other)
+        assert len(first) == 1 and len(both) == 2 and len(set(both.values())) == 2
+        stamps = [path.stat().st_mtime_ns for folder in self.folders() for path in folder.glob("model.onnx")]
+        assert made(one) == made(other) == made(None) == both  # the iterator has no more
+        assert stamps == [path.stat().st_mtime_ns for folder in self.folders() for path in folder.glob("model.onnx")]
+
+    def test_that_nothing_was_rewritten_is_remembered(
+        self, gelu_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "nothing.toml"
+        file.write_text(NOTHING.to_toml())
+        settings = Settings(strategy=str(file))
+        first = ort_metainfer.InferenceSession(str(gelu_model), metainfer=settings)
+        assert first.strategy.is_default and "nothing to rewrite" in first.adaptation.reason
+        monkeypatch.setattr(rewriting_again, "_made", lambda *_: pytest.fail("a child for nothing"))
+        again = ort_metainfer.InferenceSession(str(gelu_model), metainfer=settings)
+        assert again.adaptation.reason == first.adaptation.reason
+        again.run(None, FEED)
+        monkeypatch.setattr(rewriting_again, "VERSION", "another")
+        with pytest.raises(pytest.fail.Exception):
+            ort_metainfer.InferenceSession(str(gelu_model), metainfer=settings)
 
     def test_under_mode_cached_nothing_is_made(
         self, gelu_model: Path, by_file: Settings, caplog: pytest.LogCaptureFixture

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ort_metainfer.decision import Refusal
-from ort_metainfer.errors import MetainferError, RewriteError
+from ort_metainfer.errors import MetainferError, NotRewritten, RewriteError
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Promise
 from ort_metainfer.rewrites.draft import Draft
@@ -95,11 +95,12 @@ def rewrite_model(
 
     Raises:
         StrategyError: a transform that there is not, or with parameters it does not have.
-        RewriteError: the model must not be rewritten, a rewrite failed, or none of them changed anything.
+        NotRewritten: the model must not be rewritten, or none of them changed anything.
+        RewriteError: a rewrite failed, or there was no time left.
     """
     reason = blocker(context.graph)
     if reason is not None:
-        raise RewriteError(f"{model_file}: {reason}")
+        raise NotRewritten(f"{model_file}: {reason}")
     steps = [(transform, get_rewrite(transform.name)) for transform in transforms]
     complete = [rewrite.complete(transform) for transform, rewrite in steps]
     draft = Draft(model_file, context.folder)
@@ -109,7 +110,7 @@ def rewrite_model(
             raise RewriteError(f"{model_file}: no time left for rewrite {transform.name}")
         outcomes.append((transform, _carry_out(rewrite, draft, context, parameters, model_file)))
     if not any(outcome.changed for _, outcome in outcomes):
-        raise RewriteError(f"{model_file}: nothing to rewrite: {_why(outcomes)}")
+        raise NotRewritten(f"{model_file}: nothing to rewrite: {_why(outcomes)}")
     files = draft.save(target, may_refer)
     return Rewritten(tuple(files), tuple(outcomes), draft.referenced)
 
