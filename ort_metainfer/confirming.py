@@ -40,6 +40,8 @@ UNTOLD = "this system does not tell what other processes do: judged by paired ra
 def contenders(trials: Sequence[Trial], verified: Trial | None, min_speedup: float) -> list[Trial]:
     """Trials that deserve a duel, most promising first: raced, not confirmed yet, and clear of the best so far.
 
+    What a race already found to break a bound (the latency's, for the objective ``memory``) is not among them.
+
     Args:
         trials: all there are.
         verified: the best that a duel confirmed; None where there is none yet.
@@ -48,7 +50,8 @@ def contenders(trials: Sequence[Trial], verified: Trial | None, min_speedup: flo
     bar = verified.timing.speedup * (1 + TIE) if verified and verified.timing else 0.0
     worth = max(min_speedup, bar)
     raced = [trial for trial in trials if trial.duel is None and trial.failure is None]
-    leaders = [trial for trial in raced if trial.timing and trial.timing.speedup > worth]
+    sound = [trial for trial in raced if all(gate.passed for gate in trial.gates)]
+    leaders = [trial for trial in sound if trial.timing and trial.timing.speedup > worth]
     return sorted(leaders, key=promise, reverse=True)[:MAX_DUELS]
 
 

@@ -21,7 +21,9 @@ SETTINGS_OPTIONS = {  # field of Settings: its help. The values allowed are chec
     "input_shapes": "Shapes it will be run with: x:1,3,224,224;mask:1,128",
     "inputs": "Real inputs: a .npz file or a glob of them, arrays named like the model's inputs.",
     "providers": "Execution providers allowed, separated by commas: CPU,OpenVINO",
-    "objective": "latency, or pipeline where several models take turns in the process.",
+    "objective": "latency, tail (P99), throughput (callers at once), memory, or pipeline (several models in turn).",
+    "callers": "For throughput: threads that call the session at once.",
+    "max_slowdown": "For memory: how many times plain onnxruntime's median latency is allowed.",
     "cache_dir": "Where strategies are kept.",
 }
 

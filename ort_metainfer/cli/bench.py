@@ -18,7 +18,7 @@ import click
 from ort_metainfer.cli.arguments import as_json, model_argument, settings_options
 from ort_metainfer.cli.bench_child import PLAIN, TUNED, Job
 from ort_metainfer.cli.output import console, only_json, print_json, progress
-from ort_metainfer.cli.report import speedup_text
+from ort_metainfer.cli.report import gain_lines
 from ort_metainfer.errors import TrialCrashed, TrialError, TrialTimeout
 from ort_metainfer.scratch import scratch_folder
 from ort_metainfer.settings import Settings
@@ -161,7 +161,7 @@ def bench_lines(document: Mapping[str, Any]) -> Iterator[str]:
     """The result in words."""
     timing = document["timing"]
     yield f"strategy      {Strategy.from_dict(document['strategy']).describe()}"
-    yield f"speed-up      {speedup_text(timing)}"
+    yield from gain_lines(timing)
     for kind, prefix in (("plain", "baseline_"), ("tuned", "")):
         p50, p90 = timing[f"{prefix}p50_ms"], timing[f"{prefix}p90_ms"]
         created = document["creation_ms"][kind]

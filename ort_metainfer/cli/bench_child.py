@@ -122,7 +122,7 @@ def _rounds(job: Job, runs: Mapping[str, Any]) -> list[dict[str, Turn]]:
     clock, generator = SystemClock(), random.Random(job.seed)
     started = clock.now_s()
     runs[PLAIN[0]]()
-    plan = TurnPlan.of((clock.now_s() - started) * 1e3)
+    plan = _plan(job, (clock.now_s() - started) * 1e3)
     twins = {**dict(zip(PLAIN, reversed(PLAIN), strict=True)), **dict(zip(TUNED, reversed(TUNED), strict=True))}
     is_pipeline = job.settings.get("objective") == "pipeline"
     rounds: list[dict[str, Turn]] = []
@@ -130,6 +130,17 @@ def _rounds(job: Job, runs: Mapping[str, Any]) -> list[dict[str, Turn]]:
         names = interleave(runs, generator)
         rounds.append({n: take_turn(runs[n], plan, clock, runs[twins[n]] if is_pipeline else None) for n in names})
     return rounds
+
+
+def _plan(job: Job, latency_ms: float) -> TurnPlan:
+    """How sessions take turns, by the objective in force."""
+    from ort_metainfer.hardware.cgroups import quota_cores
+    from ort_metainfer.keys import policy_of
+    from ort_metainfer.settings import resolve
+    from ort_metainfer.spec import SessionSpec
+
+    policy = policy_of(resolve(Settings(**job.settings))[0], SessionSpec())
+    return TurnPlan.of(latency_ms, policy.objective, policy.callers, quota_cores() is not None)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from ort_metainfer.trials.placement import placement_from_dict
 
 __all__ = [
     "decision_lines",
+    "gain_lines",
     "key_lines",
     "refusal_lines",
     "rule_lines",
@@ -61,7 +62,7 @@ def winner(decision: Plain) -> Plain | None:
 def _figures(trial: Plain) -> Iterator[str]:
     timing = trial["duel"] or trial["timing"]
     if timing:
-        yield _line("speed-up", f"{speedup_text(timing)} over plain onnxruntime")
+        yield from gain_lines(timing)
         yield _line("one run", f"{timing['p50_ms']:.3f} ms, plain {timing['baseline_p50_ms']:.3f} ms (medians)")
     if trial["error"] is not None:
         noise = {"optimiser off against on": "noise_floor", "at another number of threads": "thread_noise"}
@@ -79,6 +80,32 @@ def worst_nodes_text(trial: Plain) -> str:
     nodes = [WorstNode(**node).describe() for node in trial.get("worst_nodes", ())]
     note = trial.get("worst_nodes_note", "")
     return "; ".join(part for part in (", ".join(nodes), note) if part)
+
+
+GAINS = {"peak_mb": "memory", "runs_per_s": "throughput", "p99_ms": "tail"}
+
+
+def gain_lines(timing: Plain) -> Iterator[str]:
+    """How much better than plain onnxruntime, and the figures of the objective."""
+    yield _line(_gain(timing), f"{speedup_text(timing)} over plain onnxruntime")
+    yield from _of_the_objective(timing)
+
+
+def _gain(timing: Plain) -> str:
+    """What the ratio is of: each objective's figures are there under that objective alone."""
+    return next((word for name, word in GAINS.items() if timing.get(name) is not None), "speed-up")
+
+
+def _of_the_objective(timing: Plain) -> Iterator[str]:
+    if timing.get("peak_mb") is not None:
+        yield _line("peak memory", f"{timing['peak_mb']:.1f} MB, plain {timing['baseline_peak_mb']:.1f} MB")
+        bound = f"{timing['slowdown']:.2f} times as long as plain, at most {timing['slowdown_high']:.2f}"
+        yield _line("", f"a run takes {bound}")
+    if timing.get("runs_per_s") is not None:
+        rates = f"{timing['runs_per_s']:.4g} a second, plain {timing['baseline_runs_per_s']:.4g}"
+        yield _line("runs", f"{rates} (all callers together)")
+    if timing.get("p99_ms") is not None:
+        yield _line("P99", f"{timing['p99_ms']:.3f} ms, plain {timing['baseline_p99_ms']:.3f} ms")
 
 
 def speedup_text(timing: Plain) -> str:

@@ -15,6 +15,7 @@ from ort_metainfer.trials import gates
 from ort_metainfer.trials.accuracy import Comparison
 from ort_metainfer.trials.duel import UNSTEADY
 from ort_metainfer.trials.ledger import NO_TIME
+from ort_metainfer.trials.peaks import with_peaks
 from ort_metainfer.trials.task import Feeds, Setup, Thresholds
 
 __all__ = ["FakeClock", "FakeTrialHost", "Scripted"]
@@ -30,6 +31,9 @@ FAKE_GRAPH = Graph(
     weight_bytes=0,
 )
 
+
+BASELINE_MB = 100.0
+"""Peak memory of the default session."""
 
 QUIET = HardwareState(when=0.0, window_s=1.0, others_cpu=0.0, steal=0.0)
 """A machine on which nothing else happens."""
@@ -77,7 +81,7 @@ class Scripted:
     """How a strategy will turn out.
 
     Attributes:
-        speedup: in the race; ``duel_speedup`` in the duel, the same where None.
+        speedup: in the race, of what the objective asks for; ``duel_speedup`` in the duel, the same where None.
         spread: half the interval's width, as a share of the speed-up.
         error: relative L2.
         refusal: onnxruntime's message where the session cannot be created.
@@ -89,6 +93,7 @@ class Scripted:
         after: and after.
         flags: what speaks against its figures.
         is_steady: whether its duel had undisturbed rounds.
+        slowdown: under ``memory``: how many times the default's latency a run takes.
     """
 
     speedup: float = 1.0
@@ -105,6 +110,7 @@ class Scripted:
     after: HardwareState | None = QUIET
     flags: tuple[str, ...] = ()
     is_steady: bool = True
+    slowdown: float = 1.0
 
 
 class FakeTrialHost:
@@ -185,7 +191,7 @@ class FakeTrialHost:
                 trials.append(Trial(proposal.strategy, proposal.by, failure=NO_TIME))
                 continue
             self.raced.append(proposal.strategy)
-            trials.append(self._trial(proposal, outcome, thresholds))
+            trials.append(self._trial(proposal, outcome, thresholds, setup))
         return trials
 
     def _is_late(self, cost_s: float, deadline: float) -> bool:
@@ -194,7 +200,7 @@ class FakeTrialHost:
         self._clock.sleep(min(cost_s, max(0.0, deadline - self._clock.now_s())))
         return self._clock.now_s() >= deadline
 
-    def _trial(self, proposal: Proposal, outcome: Scripted, thresholds: Thresholds) -> Trial:
+    def _trial(self, proposal: Proposal, outcome: Scripted, thresholds: Thresholds, setup: Setup) -> Trial:
         trial = Trial(
             proposal.strategy, proposal.by, failure=outcome.failure, before=outcome.before, flags=outcome.flags
         )
@@ -213,11 +219,23 @@ class FakeTrialHost:
             placement=outcome.placement,
             after=outcome.after,
         )
-        return replace(known, timing=self._timing(outcome.speedup, outcome)) if trial.gates[-1].passed else known
+        return replace(known, timing=self._timing(outcome.speedup, outcome, setup)) if trial.gates[-1].passed else known
 
-    def _timing(self, speedup: float, outcome: Scripted) -> Timing:
+    def _timing(self, speedup: float, outcome: Scripted, setup: Setup) -> Timing:
+        timing = self._latency(outcome.spread, 1 / outcome.slowdown if setup.objective == "memory" else speedup)
+        base, own = timing.baseline_p50_ms, timing.p50_ms
+        if setup.objective == "tail":
+            return replace(timing, baseline_p99_ms=2 * base, p99_ms=2 * own)
+        if setup.objective == "throughput":
+            return replace(timing, baseline_runs_per_s=1000 / base, runs_per_s=1000 / own)
+        if setup.objective == "memory":
+            own_mb = [BASELINE_MB / speedup * math.exp(sign * outcome.spread) for sign in (-1, 0, 0, 0, 0, 1)]
+            return with_peaks(timing, [BASELINE_MB] * len(own_mb), own_mb, 0.95)
+        return timing
+
+    def _latency(self, spread: float, speedup: float) -> Timing:
         base, own = self._baseline_ms, self._baseline_ms / speedup
-        low, high = (speedup * math.exp(sign * outcome.spread) for sign in (-1, 1))
+        low, high = (speedup * math.exp(sign * spread) for sign in (-1, 1))
         return Timing(12, base, base * 1.1, own, own * 1.1, speedup, low, high, 1.01, speedup)
 
     def duel(self, setup: Setup, trial: Trial, thresholds: Thresholds, deadline: float) -> Trial:
@@ -231,7 +249,11 @@ class FakeTrialHost:
             return trial.with_gate(Gate("pays", False, "no time left to confirm it in a second process"))
         if thresholds.steady_only and not outcome.is_steady:
             return trial.with_gate(Gate("pays", False, f"{UNSTEADY}: 0 of 12 rounds were undisturbed"))
-        duel = self._timing(outcome.duel_speedup or outcome.speedup, outcome)
+        if thresholds.objective == "memory":
+            within = gates.bounded(self._latency(outcome.spread, 1 / outcome.slowdown), thresholds)
+            if not within.passed:
+                return trial.with_gate(within)
+        duel = self._timing(outcome.duel_speedup or outcome.speedup, outcome, setup)
         return replace(trial, duel=duel).with_gate(gates.pays(trial.timing, duel, thresholds))
 
     def close(self) -> None:

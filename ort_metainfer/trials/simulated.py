@@ -32,6 +32,8 @@ ON_CPU = "simulated device, its numerics on the CPU provider"
 
 NOT_MODELLED = "simulated: the analytic model knows described chips, not what session options do on a processor"
 
+NO_MEMORY = "simulated: the analytic model knows what a run takes of time, not of memory"
+
 NO_WORK = "simulated: by the analytic model nothing in it takes time, so there is nothing to compare"
 
 
@@ -120,6 +122,8 @@ class SimulatedTrialHost:
         trial = Trial(proposal.strategy, proposal.by, simulated=True)
         if time.monotonic() >= deadline:
             return replace(trial, failure=NO_TIME)
+        if setup.objective == "memory":
+            return replace(trial, failure=NO_MEMORY)
         if proposal.strategy.provider != SIMULATED:
             return replace(trial, failure=NOT_MODELLED)
         try:
@@ -139,6 +143,10 @@ class SimulatedTrialHost:
         base = self._estimate(Strategy(), setup, self._processor)
         speedup = base.p50_ms / own.p50_ms
         timing = Timing(0, base.p50_ms, base.p50_ms, own.p50_ms, own.p50_ms, speedup, speedup, speedup, 1.0)
+        if setup.objective == "tail":  # a model without chance: every run takes as long
+            timing = replace(timing, baseline_p99_ms=base.p50_ms, p99_ms=own.p50_ms)
+        elif setup.objective == "throughput":  # a chip is taken to serve one caller after the other
+            timing = replace(timing, baseline_runs_per_s=1000 / base.p50_ms, runs_per_s=1000 / own.p50_ms)
         counts = {SIMULATED: own.nodes, CPU: own.nodes_on_host}
         placement = Placement(SIMULATED, counts, own.left, own.parts, own.reasons)
         return replace(trial, timing=timing, placement=placement)
