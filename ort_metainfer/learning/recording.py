@@ -36,6 +36,7 @@ MAX_HASHED_BYTES = 64 << 20
 """A larger model that is not known yet is not hashed for the sake of a record: that would be felt at each start."""
 
 _noted: set[str] = set()
+"""Overrides that this process met already, so that each further start of it costs nothing."""
 
 
 def keep_trials(
@@ -96,11 +97,13 @@ def _keep_override(request: Request, decision: Decision) -> bool:
     key = decision.key or key_of(model, graph, request.settings, request.spec)
     entry = cache.get("entries", str(key)) or {}
     replaced = Strategy.from_dict(entry.get("strategy", {}))
-    if replaced == decision.strategy or f"{key} {decision.strategy.as_dict()}" in _noted:
+    replaced_at = str(entry.get("decided_at", ""))
+    mark = f"{directory} {key} {replaced_at} {decision.strategy.as_dict()}"
+    if replaced == decision.strategy or mark in _noted:
         return False
-    _noted.add(f"{key} {decision.strategy.as_dict()}")
+    _noted.add(mark)
     problem = _problem(request, model, graph, decision.strategy)
-    record = override_of(problem, decision.strategy, replaced, str(entry.get("decided_at", "")), key.device)
+    record = override_of(problem, decision.strategy, replaced, replaced_at, key.device)
     store = RecordStore(directory)
     return not store.holds(record.identity) and store.add([record]) > 0
 

@@ -52,8 +52,8 @@ _FAMILY_MEMBERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tidying": _words("remove-no-ops merge-clips merge-duplicate- remove-unused merge-reshapes merge-transposes"),
         "float16": _words("float16"),
         "bfloat16": _words("bfloat16"),
-        "int8_dynamic": _words("int8-dynamic"),
-        "int8_static": _words("int8-static quantise"),
+        "int8_dynamic": _words("int8-dynamic int8-lstm"),
+        "int8_static": _words("int8-static int8-operators quantise"),
         "weight_only": _words("int8-weights int4-weights"),
     }
 )
@@ -66,7 +66,9 @@ _BITS: Mapping[str, tuple[float, float | None]] = MappingProxyType(
         "float16": (16, 16),
         "bfloat16": (16, 16),
         "int8-dynamic": (8, 8),
+        "int8-lstm": (8, 8),
         "int8-static": (8, 8),
+        "int8-operators": (8, 8),
         "quantise": (8, 8),
         "int8-weights": (8, None),
         "int4-weights": (4, None),
