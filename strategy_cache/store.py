@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ort_metainfer.errors import CacheError
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
     from ort_metainfer.strategy_cache.table import Table
 
 __all__ = ["SCHEMA", "StrategyCache", "open_cache"]
+
+MOST_ROWS = MappingProxyType({"starts": 2000, "files": 2000, "unchanged": 2000})
+"""Table -> rows kept: those that a look-up can make again in milliseconds, and that every other path, setting and
+version adds to. All others hold what was decided."""
+
+KEPT_SHARE = 0.75
+"""Share of them that is left when there are more, so that not every write removes a row."""
 
 _FORK_WAIT_S = 5.0  # above BUSY_S: a fork waits for a read or write in progress, but never for ever
 
@@ -77,6 +85,9 @@ class StrategyCache:
     def put(self, table: str, key: str, value: dict[str, Any]) -> bool:
         """Write a row, replacing an older one; True once it is committed.
 
+        Of a table in ``MOST_ROWS`` the rows written longest ago then go where there are too many. Reading is no
+        writing, lest a cached start write: a row that is still wanted comes back as the newest when it is missed.
+
         False where it cannot be written, or holds what JSON does not have (``NaN`` and infinities among it).
         """
         if not isinstance(value, dict):
@@ -84,6 +95,9 @@ class StrategyCache:
 
         def write(rows: Table) -> bool:
             rows[key] = value
+            most = MOST_ROWS.get(table)
+            if most is not None and len(rows) > most:
+                rows.keep_newest(int(most * KEPT_SHARE))
             return True
 
         return self._change(table, write) or False

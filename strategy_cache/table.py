@@ -126,6 +126,15 @@ class Table(sqlitedict.SqliteDict):  # type: ignore[misc]  # sqlitedict has no t
     def _new_conn(self) -> _Connection:
         return _Connection(self.filename, self.autocommit, self.journal_mode, self._outer_stack)
 
+    def keep_newest(self, count: int) -> None:
+        """Remove all rows but the ``count`` that were written last (a row that is replaced counts as new)."""
+        name = self.tablename.replace('"', '""')
+        self.conn.execute(  # type: ignore[union-attr]
+            f'DELETE FROM "{name}" WHERE rowid NOT IN (SELECT rowid FROM "{name}" ORDER BY rowid DESC LIMIT ?)',
+            (count,),
+        )
+        self.commit(blocking=True)
+
     def end(self) -> None:
         """Close and wait for the thread: afterwards none of it is left, neither for ``__del__`` nor across a fork."""
         connection, self.conn = getattr(self, "conn", None), None
