@@ -138,9 +138,8 @@ class Rule:
         return there and all(condition(problem) for condition in self.when)
 
     def speaks_of(self, problem: Problem, strategy: Strategy) -> bool:
-        """Whether ``strategy`` runs on a device of its classes, and it applies."""
-        there = self.devices == ALL_DEVICES or kind_of(problem, strategy) in self.devices
-        return there and self.applies(problem)
+        """Whether ``strategy`` runs on a device of its classes."""
+        return self.devices == ALL_DEVICES or kind_of(problem, strategy) in self.devices
 
     def explain(self, problem: Problem) -> str:
         """The reason, for this problem."""
@@ -151,11 +150,19 @@ class Rule:
         return tuple(self.proposes(problem)) if self.proposes is not None and self.applies(problem) else ()
 
     def completed(self, problem: Problem, strategy: Strategy) -> Strategy | None:
-        """``strategy`` with what the rule requires of it; None where that cannot be had."""
+        """``strategy`` with what the rule, where it applies, requires of it; None where that cannot be had."""
+        return self.completion(problem, strategy) if self.applies(problem) else strategy
+
+    def completion(self, problem: Problem, strategy: Strategy) -> Strategy | None:
+        """The same for a problem to which the rule is known to apply."""
         if self.requires is None or not self.speaks_of(problem, strategy):
             return strategy
         return self.requires(problem, strategy)
 
     def vetoes(self, problem: Problem, strategy: Strategy) -> bool:
-        """Whether it rules ``strategy`` out for ``problem``."""
+        """Whether the rule, where it applies, rules ``strategy`` out."""
+        return self.forbids is not None and self.applies(problem) and self.objects_to(problem, strategy)
+
+    def objects_to(self, problem: Problem, strategy: Strategy) -> bool:
+        """The same for a problem to which the rule is known to apply."""
         return self.forbids is not None and self.speaks_of(problem, strategy) and self.forbids(problem, strategy)

@@ -123,6 +123,7 @@ class RuleLibrary:
             if fault is not None:
                 raise fault
         self.rules = tuple(rule for rule in found if rule.name not in disabled)
+        self._applying: tuple[Problem, tuple[Rule, ...]] | None = None
         self._weighed: tuple[Problem, dict[Strategy, Claim]] | None = None
 
     def refuse(self, problem: Problem, strategy: Strategy) -> Refusal | None:
@@ -132,14 +133,14 @@ class RuleLibrary:
         provider's adapter: one that does not take it, or states that it would take nothing of the graph.
         """
         try:
-            verdict = weigh(self.rules, problem, strategy, None)
+            verdict = weigh(self.applying(problem), problem, strategy, None)
             if verdict.against is not None and not verdict.against.is_binding:
-                verdict = weigh(self.rules, problem, strategy, self._claims(problem).get(strategy))
+                verdict = weigh(self.applying(problem), problem, strategy, self._claims(problem).get(strategy))
         except (ProviderError, StrategyError) as error:
             return Refusal(strategy.describe(), f"{self.name}/adapter", str(error), ADAPTER)
         if verdict.against is not None:
             return self._refusal(verdict.against, problem, strategy.describe())
-        completion = complete(self.rules, problem, strategy)
+        completion = complete(self.applying(problem), problem, strategy)
         if completion.lacking is not None or completion.strategy != strategy:
             return self._refusal(completion.lacking or completion.added[0], problem, strategy.describe())
         objections = provider_objections(problem, strategy)
@@ -150,7 +151,7 @@ class RuleLibrary:
 
     def completed(self, problem: Problem, proposal: Proposal) -> Proposal:
         """The proposal with what rules require of its strategy, as far as that can be added; whoever made it."""
-        completion = complete(self.rules, problem, proposal.strategy)
+        completion = complete(self.applying(problem), problem, proposal.strategy)
         if completion.strategy == proposal.strategy:
             return proposal
         reasons = "; ".join(f"{rule.explain(problem)} (rule {rule.name})" for rule in completion.added)
@@ -184,6 +185,7 @@ class RuleLibrary:
         return tuple(sorted(told.values(), key=lambda verdict: rank[verdict.rule]))
 
     def _told(self, problem: Problem) -> Iterator[RuleVerdict]:
+        required: dict[Rule, list[str]] = {}
         for rule in self._ruled_out(problem):
             yield RuleVerdict(rule.name, rule.priority, "forbids", rule.subject)
         for strategy, claim in self._claims(problem).items():
@@ -195,10 +197,13 @@ class RuleLibrary:
             for rule in claim.rules:
                 yield RuleVerdict(rule.name, rule.priority, "proposes", text, winner)
             for rule in claim.completion.added:
-                yield RuleVerdict(rule.name, rule.priority, "requires", text, winner)
+                required.setdefault(rule, []).append(text)
             for rule, stronger in claim.completion.overruled:
                 yield RuleVerdict(rule.name, rule.priority, "requires", f"otherwise than {text}", stronger.name)
             yield from self._vetoes_told(problem, claim, winner)
+        for rule, texts in required.items():
+            more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
+            yield RuleVerdict(rule.name, rule.priority, "requires", f"{texts[0]}{more}")
 
     def _vetoes_told(self, problem: Problem, claim: Claim, winner: str) -> Iterator[RuleVerdict]:
         best = max(claim.rules, key=lambda rule: rule.rank).name
@@ -207,16 +212,22 @@ class RuleLibrary:
             if against is not None and against.forbids is not None and not against.subject:
                 yield RuleVerdict(against.name, against.priority, "forbids", claim.strategy.describe())
             return
-        for rule in weigh(self.rules, problem, claim.strategy, claim).outranked:
+        for rule in weigh(self.applying(problem), problem, claim.strategy, claim).outranked:
             yield RuleVerdict(rule.name, rule.priority, "forbids", claim.strategy.describe(), best)
 
     def _ruled_out(self, problem: Problem) -> list[Rule]:
-        return [rule for rule in self.rules if rule.subject and rule.applies(problem) and rule.matters(problem)]
+        return [rule for rule in self.applying(problem) if rule.subject and rule.matters(problem)]
+
+    def applying(self, problem: Problem) -> tuple[Rule, ...]:
+        """The rules that have anything to say about ``problem``; worked out once where it is asked about again."""
+        if self._applying is None or self._applying[0] is not problem:
+            self._applying = (problem, tuple(rule for rule in self.rules if rule.applies(problem)))
+        return self._applying[1]
 
     def _claims(self, problem: Problem) -> dict[Strategy, Claim]:
         """What the rules propose for ``problem``; worked out once for a problem that is asked about again."""
         if self._weighed is None or self._weighed[0] is not problem:
-            claims = {claim.strategy: claim for claim in proposals_of(self.rules, problem)}
+            claims = {claim.strategy: claim for claim in proposals_of(self.applying(problem), problem)}
             self._weighed = (problem, claims)
         return self._weighed[1]
 

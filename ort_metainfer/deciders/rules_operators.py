@@ -76,12 +76,13 @@ def _composed(problem: Problem) -> Iterator[Strategy]:
 
 
 def _splits_what_is_native(problem: Problem, strategy: Strategy) -> bool:
-    device = device_of(problem, strategy)
+    composed = COMPOSING.intersection(transform.name for transform in strategy.transforms)
+    device = device_of(problem, strategy) if composed else None
     if device is None:
         return False
     native = {OTHER_FORMS[name] for name in OTHER_FORMS if not lacks(problem, device, name)}
     known = runs_on_cpu(problem, strategy) or device.provider in problem.profiles or device.simulated
-    return known and any(t.name in COMPOSING & native for t in strategy.transforms)
+    return known and not native.isdisjoint(composed)
 
 
 def _is_one_dimensional(problem: Problem) -> bool:

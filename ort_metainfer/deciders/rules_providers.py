@@ -28,6 +28,9 @@ from ort_metainfer.strategy import Strategy
 __all__ = ["PROVIDER_RULES", "openvino_options", "openvino_takes"]
 
 
+LOADING_PRIORITY = 80
+"""Of what OpenVINO does not load, or runs wrongly, on whatever device."""
+
 MIN_CONVOLUTIONS = 4
 MIN_MATRIX_PRODUCTS = 12
 
@@ -136,7 +139,7 @@ def _knows_open_shapes(problem: Problem) -> bool:
 PROVIDER_RULES = (
     Rule(
         "openvino_reduced_precision",
-        75,
+        77,
         "precision",
         "OpenVINO computes in bfloat16 here, on twice as many numbers at a time, and the policy asks only for so much",
         "own measurement: 1.3-2.1x on AMD EPYC, 2.0-5.0x on Intel with AMX, errors 2e-4 to 2e-2, one model wrong",
@@ -228,7 +231,7 @@ PROVIDER_RULES = (
     ),
     Rule(
         "openvino_int8_convolutions",
-        76,
+        78,
         "precision",
         "OpenVINO runs a quantised convolutional network in 8 bits from end to end",
         "own measurement: a ResNet-18 in QDQ form 6.6-8.4x of plain onnxruntime on Intel with AMX, under load",
@@ -274,7 +277,7 @@ PROVIDER_RULES = (
     ),
     Rule(
         "openvino_not_for_dynamic_int8",
-        VETO_PRIORITY,
+        LOADING_PRIORITY,
         "provider",
         "OpenVINO is slower with dynamically quantised graphs, and their results differ",
         "own measurement: 0.31-0.32x on the encoder and decoder of a t5 in int8, error 0.1-0.4",
@@ -287,7 +290,7 @@ PROVIDER_RULES = (
     ),
     Rule(
         "openvino_not_for_control_flow",
-        VETO_PRIORITY,
+        LOADING_PRIORITY,
         "provider",
         "OpenVINO fails to load graphs with If, Loop or Scan, or hands them back piece by piece",
         "own measurement: silero_vad fails to load with dynamic shapes, and ran 0.03x with static ones",
@@ -304,10 +307,8 @@ PROVIDER_RULES = (
         "provider",
         "OpenVINO's fixed cost of a run is more than this model's whole run",
         "own measurement: a classifier of 16 million MACs and 0.6-1.2 ms ran 0.24-0.96x",
-        when=(
-            _has_openvino,
-            is_tiny,
-        ),
+        when=(_has_openvino, is_tiny),
+        devices=("cpu",),
         forbids=_names_openvino,
         subject=OPENVINO,
     ),

@@ -8,7 +8,7 @@ cannot do without is added to a proposal, not argued with. Between two requireme
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ort_metainfer.deciders.rule import Rule
 from ort_metainfer.problem import Problem
@@ -38,9 +38,10 @@ class Completion:
 
 @dataclass(frozen=True)
 class Claim:
-    """A strategy that rules propose: which, what it became, and what was asked for before completion."""
+    """A strategy that rules propose: which rules, what the first of them asked for, and what it became."""
 
     rules: tuple[Rule, ...]
+    asked: Strategy
     completion: Completion
 
     @property
@@ -48,10 +49,11 @@ class Claim:
         """What would be tried."""
         return self.completion.strategy
 
-    @property
-    def rank(self) -> Rank:
-        """That of the strongest rule that wants it so."""
-        return max(rule.rank for rule in (*self.rules, *self.completion.added))
+    def rank_against(self, veto: Rule, problem: Problem) -> Rank:
+        """That of the strongest rule that wants what ``veto`` is against: who added it, where the proposal lacks it."""
+        added = self.completion.added
+        wanting = self.rules if not added or veto.objects_to(problem, self.asked) else (*self.rules, *added)
+        return max(rule.rank for rule in wanting)
 
 
 @dataclass(frozen=True)
@@ -63,17 +65,17 @@ class Verdict:
 
 
 def complete(rules: Sequence[Rule], problem: Problem, strategy: Strategy) -> Completion:
-    """``strategy`` with all requirements, the highest rank's word last."""
+    """``strategy`` with all requirements of ``rules``, which apply to ``problem``; the highest rank's word last."""
     requiring = sorted((rule for rule in rules if rule.requires is not None), key=lambda rule: rule.rank)
     current, added, lacking = strategy, [], None
     for rule in requiring:
-        wanted = rule.completed(problem, current)
+        wanted = rule.completion(problem, current)
         if wanted is None:
             lacking = rule
         elif wanted != current:
             current = wanted
             added.append(rule)
-    met = [rule for rule in added if rule.completed(problem, current) == current]
+    met = [rule for rule in added if rule.completion(problem, current) == current]
     lost = tuple((rule, _stronger(rule, met)) for rule in added if rule not in met)
     return Completion(current, tuple(met), lost, lacking)
 
@@ -85,14 +87,13 @@ def _stronger(rule: Rule, others: Sequence[Rule]) -> Rule:
 
 
 def proposals_of(rules: Sequence[Rule], problem: Problem) -> list[Claim]:
-    """What rules propose, completed, in order of rank; one claim for each strategy that comes of it."""
+    """What rules, which apply to ``problem``, propose, in order of rank; one claim for each strategy, completed."""
     claims: dict[Strategy, Claim] = {}
     for rule in rules:
-        for proposed in rule.proposals(problem):
+        for proposed in rule.proposes(problem) if rule.proposes is not None else ():
             completion = complete(rules, problem, proposed)
-            before = claims.get(completion.strategy)
-            wanting = (*(before.rules if before else ()), rule)
-            claims[completion.strategy] = Claim(tuple(dict.fromkeys(wanting)), completion)
+            before = claims.get(completion.strategy, Claim((), proposed, completion))
+            claims[completion.strategy] = replace(before, rules=tuple(dict.fromkeys((*before.rules, rule))))
     return list(claims.values())
 
 
@@ -100,7 +101,7 @@ def weigh(rules: Iterable[Rule], problem: Problem, strategy: Strategy, claim: Cl
     """Whether a veto stands against ``strategy``.
 
     Args:
-        rules: in order of rank, highest first.
+        rules: those that apply to ``problem``, in order of rank, highest first.
         problem: what is to be decided.
         strategy: the strategy in question.
         claim: what rules want of it; None where none proposes it.
@@ -111,8 +112,8 @@ def weigh(rules: Iterable[Rule], problem: Problem, strategy: Strategy, claim: Cl
     """
     outranked = []
     for rule in rules:
-        if rule.vetoes(problem, strategy):
-            if claim is None or rule.is_binding or rule.rank >= claim.rank:
+        if rule.objects_to(problem, strategy):
+            if claim is None or rule.is_binding or rule.rank >= claim.rank_against(rule, problem):
                 return Verdict(rule)
             outranked.append(rule)
     return Verdict(None, tuple(outranked))
