@@ -622,7 +622,8 @@ def test_prewarm_goes_on_after_a_failure_and_its_exit_status_tells(
         (tmp_path / f"{name}.onnx").write_bytes(b"")
     asked: list[str] = []
 
-    def tune(path: Path, settings: Any, force: bool) -> Decision:
+    def tune(path: Path, settings: Any, force: bool, record_as: str) -> Decision:
+        assert record_as == "prewarm"
         asked.append(path.name)
         if path.name == "b.onnx":
             raise ModelError("b.onnx cannot be parsed")
