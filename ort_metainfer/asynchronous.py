@@ -63,7 +63,8 @@ class _Elsewhere:
     """Stands in for the method ``run_async``."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        self._make, self._session, self._lock = make, None, threading.Lock()
+        self._make, self._lock = make, threading.Lock()
+        self._session: Any = None
 
     def __call__(
         self, output_names: Any, input_feed: Any, callback: Any, user_data: Any, run_options: Any = None
