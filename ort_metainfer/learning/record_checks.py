@@ -11,7 +11,18 @@ from ort_metainfer.learning.record import SCHEMA, Record
 
 __all__ = ["checked_record"]
 
-_TEXTS = ("model", "structure", "device", "kind", "provider", "shapes", "accuracy", "objective", "by", "path")
+_TEXTS: tuple[str, ...] = (
+    "model",
+    "structure",
+    "device",
+    "kind",
+    "provider",
+    "shapes",
+    "accuracy",
+    "objective",
+    "by",
+    "path",
+)
 _TEXTS += ("measured_at", "replaced_at")
 _TABLES = {"graph": float, "profile": float, "references": float, "gates": bool, "versions": str}
 _FIGURES = tuple(name for name in Record.__dataclass_fields__ if name.endswith(("_ms", "_mb")) or "log_ratio" in name)

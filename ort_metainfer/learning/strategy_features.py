@@ -15,7 +15,18 @@ SPINNING = "session.intra_op.allow_spinning"
 
 KINDS = ("cpu", "gpu", "npu", "dsp", "fpga")
 
-PROVIDERS = ("CPU", "OpenVINO", "CUDA", "Tensorrt", "NvTensorRTRTX", "MIGraphX", "ROCM", "Dml", "CoreML", "QNN")
+PROVIDERS: tuple[str, ...] = (
+    "CPU",
+    "OpenVINO",
+    "CUDA",
+    "Tensorrt",
+    "NvTensorRTRTX",
+    "MIGraphX",
+    "ROCM",
+    "Dml",
+    "CoreML",
+    "QNN",
+)
 PROVIDERS += ("WebGpu", "Xnnpack", "ACL", "Nnapi", "Dnnl", "VitisAI", "CANN", "ggml", "cpu_ep")
 """Names without ``ExecutionProvider``; any other provider is told by its device's kind alone."""
 
