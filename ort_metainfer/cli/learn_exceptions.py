@@ -72,9 +72,8 @@ def exception_lines(document: Mapping[str, Any], settings: Settings) -> Iterator
 def _kind(strategy: Strategy) -> str:
     """The kind of device that a strategy runs on, as far as its provider says."""
     from ort_metainfer.errors import ProviderError
-    from ort_metainfer.providers import get_provider
-
     from ort_metainfer.learning.features import kind_named
+    from ort_metainfer.providers import get_provider
 
     if (kind := kind_named(strategy)) is not None:
         return kind
