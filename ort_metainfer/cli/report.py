@@ -69,8 +69,8 @@ def _figures(trial: Plain) -> Iterator[str]:
         told = [f"{how}: {trial[name]:.1e}" for how, name in noise.items() if trial.get(name) is not None]
         beside = f" (onnxruntime's own {', '.join(told)})" if told else ""
         yield _line("output error", f"{trial['error']:.1e} relative L2{beside}")
-    if told := worst_nodes_text(trial):
-        yield _line("worst nodes", told)
+    if worst := worst_nodes_text(trial):
+        yield _line("worst nodes", worst)
     if trial.get("placement"):
         yield _line("runs on", placement_from_dict(trial["placement"]).describe())
 
@@ -127,8 +127,8 @@ def trial_lines(decision: Plain) -> Iterator[str]:
         timing = trial["duel"] or trial["timing"]
         if timing:
             yield f"    timed     {speedup_text(timing)}"
-        if told := worst_nodes_text(trial):
-            yield f"    worst     {told}"
+        if worst := worst_nodes_text(trial):
+            yield f"    worst     {worst}"
         if trial["failure"]:
             yield f"    failure   {trial['failure']}"
         if to_do := advice(trial):

@@ -51,7 +51,7 @@ class Int8Static(Rewrite):
     dimension = "precision"
     promise = "lossy"
     needs = ("feeds",)
-    providers = (
+    providers: ClassVar[tuple[str, ...]] = (
         "CPUExecutionProvider",
         "CUDAExecutionProvider",
         "DmlExecutionProvider",
