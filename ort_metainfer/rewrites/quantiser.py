@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from ort_metainfer.errors import RewriteError
 
@@ -62,6 +61,8 @@ def load_whole(file: Path) -> Any:
     Raises:
         RewriteError: it cannot be read.
     """
+    import onnx
+
     try:
         return onnx.load(str(file))
     except Exception as error:  # protobuf's, onnx' and the system's classes
@@ -92,6 +93,8 @@ def lift_constants(graph: Any) -> None:
 
 def copy_of(node: Any) -> Any:
     """The same node, of no graph."""
+    import onnx
+
     twin = onnx.NodeProto()
     twin.CopyFrom(node)
     return twin
@@ -133,6 +136,7 @@ def _used(graph: Any) -> Iterator[str]:
 def optimised(model: Any, folder: Path) -> Any:
     """The model after onnxruntime's basic optimisations: batch norms in weights, constants folded; or, where that would
     bring operators which are not in ONNX or change what a caller sees, the model itself with its constants lifted."""
+    import onnx
     from onnxruntime import GraphOptimizationLevel, SessionOptions
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 
@@ -154,6 +158,7 @@ def optimised(model: Any, folder: Path) -> Any:
 
 def fused_for_qnn(model: Any, folder: Path) -> Any:
     """The model with operators fused as Qualcomm's NPU has them."""
+    import onnx
     from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
 
     plain, fused = folder / "plain.onnx", folder / "fused.onnx"
@@ -167,6 +172,8 @@ def fused_for_qnn(model: Any, folder: Path) -> Any:
 
 
 def _strange(model: Any, result: Any) -> bool:
+    import onnx
+
     opset = next((given.version for given in model.opset_import if given.domain in ONNX_DOMAINS), 0)
     before = {(node.domain, node.op_type) for node in model.graph.node}
     for node in result.graph.node:
