@@ -86,6 +86,13 @@ def test_an_empty_store_exports_an_empty_file(tmp_path: Path) -> None:
     assert (tmp_path / "a.jsonl").read_bytes() == b""
 
 
+def test_records_are_forgotten_where_that_is_asked_and_the_cache_clear_leaves_them(store: RecordStore) -> None:
+    store.add([record(), record(BASIC)])
+    assert CliRunner().invoke(application, ["cache", "clear"]).exit_code == 0 and store.count() == 2
+    assert "2 records removed" in learn("clear").output and store.count() == 0
+    assert json.loads(learn("clear", "--json").output)["removed"] == 0
+
+
 def overridden(store: RecordStore) -> None:
     store.add([override(TWO_THREADS, ONE_THREAD, known_problem(name)) for name in ("a" * 32, "b" * 32)])
 

@@ -353,6 +353,18 @@ def test_what_bench_measured_is_a_record(tiny_model: Callable[..., Path]) -> Non
     assert made.is_verdict and made.structure == STRUCTURE
 
 
+def test_bench_takes_the_graphs_features_from_the_decision_which_looked_at_its_nodes(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    model = tiny_model("MatMul")
+    decision = ask(model)
+    store = RecordStore(tmp_path / "cache")
+    rich = replace(store.read()[0], graph={**store.read()[0].graph, "ln_macs": 1.0, "ln_depth": 2.0}, rounds=99)
+    store.add([rich])
+    keep_bench(model, Settings(), decision, bench_document())
+    assert kept()[-1].path == "bench" and kept()[-1].graph == rich.graph
+
+
 def test_a_bench_of_an_override_says_what_it_is_worth(tiny_model: Callable[..., Path]) -> None:
     model = tiny_model("MatMul")
     first = ask(model)

@@ -11,6 +11,7 @@ __all__ = ["learn"]
 COMMANDS = {  # name of the command: module of this package that holds it, as a function of this name
     "export": ("learn_records", "export_records"),
     "import": ("learn_records", "import_records"),
+    "clear": ("learn_records", "clear_records"),
     "exceptions": ("learn_exceptions", "exceptions"),
 }
 

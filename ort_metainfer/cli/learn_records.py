@@ -15,7 +15,7 @@ from ort_metainfer.settings import Settings, resolve
 if TYPE_CHECKING:
     from ort_metainfer.learning.record_store import RecordStore
 
-__all__ = ["cache_dir", "export_records", "import_records", "record_store"]
+__all__ = ["cache_dir", "clear_records", "complain", "export_records", "import_records", "record_store"]
 
 cache_dir = click.option("--cache-dir", help="The cache directory, if not the configured one.")
 
@@ -76,6 +76,20 @@ def import_records(file: Path, how: str | None, cache_dir: str | None, as_json: 
         read.rejected
     )
     console().print("\n".join(lines))
+
+
+@click.command("clear")
+@cache_dir
+@as_json
+def clear_records(cache_dir: str | None, as_json: bool) -> None:
+    """Forget every record, imported ones too; `cache clear` leaves them alone."""
+    store = record_store(cache_dir)
+    removed = store.clear()
+    complain(store)
+    if as_json:
+        print_json({"file": str(store.path), "removed": removed})
+    else:
+        console().print(f"{removed} records removed from {store.path}")
 
 
 def record_store(cache_dir: str | None) -> RecordStore:

@@ -19,6 +19,9 @@ __all__ = ["SCHEMA", "Record"]
 SCHEMA = 1
 """Raised when a field or the meaning of a feature changes; rows of other schemas are kept and not trained on."""
 
+_OVERRIDE = ("model", "structure", "device", "shapes", "strategy", "accuracy", "objective", "replaced", "replaced_at")
+"""What makes two overrides the same one."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -110,12 +113,12 @@ class Record:
     def identity(self) -> str:
         """Hash of what it says: the same row that comes by another path, or counts for more, is the same record.
 
-        An override is the same as long as what it replaced is, however often it is met.
+        An override without figures is the same as long as what it replaced is, however often it is met.
         """
         plain = self.as_dict()
-        for name in ("path", "weight", *(("measured_at",) if self.replaced is not None and not self.rounds else ())):
-            del plain[name]
-        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        if self.replaced is not None and not self.rounds:
+            plain = {name: plain[name] for name in _OVERRIDE}
+        text = json.dumps({**plain, "path": "", "weight": 1}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def as_dict(self) -> dict[str, Any]:

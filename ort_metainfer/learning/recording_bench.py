@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ort_metainfer.decision import Decision, Gate, Timing, Trial
+from ort_metainfer.learning.record import Record
 from ort_metainfer.learning.record_store import RecordStore
 from ort_metainfer.learning.recording import MISHAPS, with_profiles
 from ort_metainfer.learning.records import as_override, record_of
@@ -55,7 +57,15 @@ def keep_bench(model: Path, settings: Settings, decision: Decision, document: Ma
     except MISHAPS as error:
         log.debug("the bench of %s is not recorded: %s", model, error)
         return False
-    return RecordStore(directory).add([record]) > 0
+    store = RecordStore(directory)
+    return store.add([_with_known_features(record, store)]) > 0
+
+
+def _with_known_features(record: Record, store: RecordStore) -> Record:
+    """The same with the graph's features as the decision knew them: it looked at the model's nodes, bench does not."""
+    same = (kept for kept in store.read(record.structure) if (kept.model, kept.shapes) == (record.model, record.shapes))
+    known = max((kept.graph for kept in same), key=len, default={})
+    return replace(record, graph=known) if len(known) > len(record.graph) else record
 
 
 def bench_trial(decision: Decision, document: Mapping[str, Any]) -> Trial | None:
