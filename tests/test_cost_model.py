@@ -278,6 +278,19 @@ def test_an_overridden_record_counts_for_more() -> None:
     assert max(learn([replace(light[0], weight=5.0)]).mean) > max(learn(light).mean)
 
 
+def test_records_of_other_devices_count_for_less() -> None:
+    records = [record(f"model{n}", NO_SPINNING, 1.3) for n in range(3)]
+    near, far, alike = (CostModel().fit(records, here) for here in (["a cpu"], ["another"], []))
+    given = made()
+    gains = [one(given, NO_SPINNING, model=model).log_speedup for model in (near, far, alike)]
+    assert gains[0] == gains[2] > gains[1] > one(given, NO_SPINNING).log_speedup
+
+
+def test_what_is_a_combinations_own_is_not_learned() -> None:
+    learned = learn([record(f"model{n}", ONE_THREAD_INT8, 1.3) for n in range(3)])
+    assert learned.columns and not any("together" in name for name in learned.columns)
+
+
 def test_records_without_a_verdict_teach_nothing() -> None:
     useless = [
         record("a", NO_SPINNING, 3.0, failure="it crashed"),

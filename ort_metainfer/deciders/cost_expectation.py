@@ -31,6 +31,9 @@ measurement)."""
 GUESS = 0.15
 """Spread of an option of which nothing is known. A choice."""
 
+TOGETHER = 0.05
+"""Spread, in log units, of the assumption that gains of several parts multiply: each combination's own. A choice."""
+
 UNKNOWN_PROVIDER_SPREAD = 0.7
 """Spread of a provider without a prior: a factor of two. Assumed."""
 
@@ -114,7 +117,11 @@ class Expectations:
             for part in parts
             if part not in placing and part not in rewrites
         ]
-        return _joined(said)
+        joined = _joined(said)
+        if len(parts) < 2:
+            return joined
+        own = Part("together", f"together {strategy.describe()}", "", share=0.0)
+        return replace(joined, parts=(*joined.parts, (own, TOGETHER)))
 
     def _placed(self, bare: Strategy, provider: str) -> Expected:
         """Of provider, threads, graph level and fixed shapes; a guess counts only where nothing else is known."""

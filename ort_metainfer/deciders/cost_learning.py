@@ -8,7 +8,7 @@ strategies that correct predictions during a search, alone and with how heavy an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot, log
 
@@ -33,6 +33,9 @@ TRAIT_WEIGHT = 0.5
 """How much a trait may change a part's gain, over that gain's own spread. A choice."""
 
 WIDEST_TRAIT = 2.0
+
+ELSEWHERE = 0.25
+"""What a record of another device counts, over one of this machine: twice its spread. A choice."""
 
 NOISE = 0.02
 """Least spread of a recorded ratio: two duels of one strategy differ by so much."""
@@ -80,19 +83,25 @@ class Row:
         return (self.record.log_ratio or 0.0) - self.expected.log_ratio
 
 
-def learn(records: Sequence[Record]) -> Learned:
-    """What ``records`` teach: nothing where there is no verdict on speed among them."""
-    return learn_rows(rows_of(records))
+def learn(records: Sequence[Record], here: Collection[str] = ()) -> Learned:
+    """What ``records`` teach: nothing where there is no verdict on speed among them.
+
+    Args:
+        records: of any models and devices.
+        here: this machine's devices, as records name them: those of others count for less. Empty: all count alike.
+    """
+    return learn_rows(rows_of(records), here)
 
 
-def learn_rows(rows: Sequence[Row]) -> Learned:
+def learn_rows(rows: Sequence[Row], here: Collection[str] = ()) -> Learned:
     """The same, of records looked at before."""
     if not rows:
         return Learned()
-    columns, table = loadings([row.expected.parts for row in rows])
+    columns, table = loadings([[pair for pair in row.expected.parts if pair[0].kind != "together"] for row in rows])
     names, wide = loadings_with_traits(columns, table, rows)
     noise = _noise(rows, table)
-    weights = np.array([row.record.weight for row in rows]) / noise**2
+    near = np.array([1.0 if not here or row.record.device in here else ELSEWHERE for row in rows])
+    weights = near * np.array([row.record.weight for row in rows]) / noise**2
     residuals = np.array([row.residual for row in rows])
     precision = np.eye(len(names)) / (1 - MODEL_SHARE) + wide.T @ (wide * weights[:, None])
     covariance = np.linalg.inv(precision)
@@ -144,7 +153,8 @@ def _noise(rows: Sequence[Row], table: Floats) -> Floats:
     Several records of one strategy for one model do not average the model's own part away.
     """
     counts = Counter((row.model, row.record.strategy) for row in rows)
-    own = MODEL_SHARE * (table**2).sum(axis=1)
+    together = np.array([sum(s**2 for part, s in row.expected.parts if part.kind == "together") for row in rows])
+    own = MODEL_SHARE * (table**2).sum(axis=1) + together
     repeats = np.array([counts[row.model, row.record.strategy] for row in rows])
     measured = np.array([_measured_spread(row.record) for row in rows])
     return np.asarray(np.sqrt((measured**2 + own) * repeats))

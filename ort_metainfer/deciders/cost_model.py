@@ -10,7 +10,7 @@ Four steps, each of which may be missing: what is expected before anything is me
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import hypot, log, sqrt
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ import numpy as np
 from ort_metainfer.deciders.cost_calibration import scales_of
 from ort_metainfer.deciders.cost_expectation import Expectation, Expectations
 from ort_metainfer.deciders.cost_learning import interactions, learn, traits_of
-from ort_metainfer.deciders.cost_parts import Part, loadings
+from ort_metainfer.deciders.cost_parts import loadings
 from ort_metainfer.deciders.cost_rates import Floats
 from ort_metainfer.deciders.cost_residuals import MODEL_SHARE, Learned, corrected
 from ort_metainfer.deciders.prediction import Prediction
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from ort_metainfer.learning.record import Record
 
 __all__ = ["CostModel"]
-
-TOGETHER = 0.05
-"""Spread, in log units, of the assumption that gains of several parts multiply. A choice."""
 
 NOISE = 0.01
 """Least spread of what was measured: identical sessions differ by so much on a quiet machine (own A/A measurement)."""
@@ -101,7 +98,7 @@ class CostModel:
     ) -> tuple[Floats, Floats]:
         """Mean and spread of each known strategy, corrected by what was measured."""
         told = [answer for index in known if (answer := answers[index]) is not None]
-        columns, table = loadings([_with_own(answer, asked[index]) for answer, index in zip(told, known, strict=True)])
+        columns, table = loadings([answer.parts for answer in told])
         means = np.array([answer.log_ratio for answer in told])
         shift, variance = self._learned(columns, table, traits_of(problem))
         means = means + shift
@@ -122,9 +119,14 @@ class CostModel:
         _, left = self.learned.of(columns)
         return wide @ mean, MODEL_SHARE + (1 - MODEL_SHARE) * left
 
-    def fit(self, records: Sequence[Record]) -> CostModel:
-        """This model with what ``records`` teach; those without a verdict on speed are left out."""
-        return CostModel(learn(records))
+    def fit(self, records: Sequence[Record], here: Collection[str] = ()) -> CostModel:
+        """A model with what ``records`` teach, and nothing of what this one learned.
+
+        Args:
+            records: of any models and devices; those without a verdict on speed are left out.
+            here: this machine's devices, as records name them: those of others count for less. Empty: all count alike.
+        """
+        return CostModel(learn(records, here))
 
     def to_json(self) -> str:
         """What was learned, as text."""
@@ -137,14 +139,6 @@ class CostModel:
             return cls(Learned.from_dict(json.loads(text)))
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls()
-
-
-def _with_own(answer: Expectation, strategy: Strategy) -> list[tuple[Part, float]]:
-    """An expectation's parts, and one of its own where several come together."""
-    parts = list(answer.parts)
-    if len(parts) > 1:
-        parts.append((Part("together", f"together {strategy.describe()}", ""), TOGETHER))
-    return parts
 
 
 def _timing_of(trial: Trial) -> Timing | None:

@@ -78,9 +78,10 @@ def loadings(strategies: Sequence[Sequence[tuple[Part, float]]]) -> tuple[list[s
     for row, parts in enumerate(strategies):
         for part, spread in parts:
             value = columns.setdefault(f"{part.setting}={part.value}", len(columns))
-            setting = columns.setdefault(part.setting, len(columns))
             entries.append((row, value, spread * sqrt(1 - part.share)))
-            entries.append((row, setting, spread * sqrt(part.share)))
+            if part.share:
+                setting = columns.setdefault(part.setting, len(columns))
+                entries.append((row, setting, spread * sqrt(part.share)))
     table = np.zeros((len(strategies), len(columns)))
     for row, column, weight in entries:
         table[row, column] += weight

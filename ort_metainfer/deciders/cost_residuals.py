@@ -86,14 +86,15 @@ def corrected(
         seen: rows that were measured.
         residuals: measured minus expected, one for each of ``seen``; ``noise`` their standard deviations.
     """
-    whole = unknown @ unknown.T + np.diag(own**2)
+    alone = np.einsum("ij,ij->i", unknown, unknown) + own**2
     if not len(seen):
-        return np.zeros(len(own)), np.sqrt(np.diag(whole))
+        return np.zeros(len(own)), np.sqrt(alone)
     rows = np.asarray(seen)
-    among = whole[np.ix_(rows, rows)] + np.diag(noise**2 + WEAKEST)
-    surprise = float(residuals @ np.linalg.solve(among, residuals)) / len(rows)
+    with_seen = unknown @ unknown[rows].T
+    with_seen[rows, np.arange(len(rows))] += own[rows] ** 2
+    measured = np.diag(noise**2 + WEAKEST)
+    surprise = float(residuals @ np.linalg.solve(with_seen[rows] + measured, residuals)) / len(rows)
     wider = min(MOST_SURPRISE, max(1.0, surprise))
-    among = wider * whole[np.ix_(rows, rows)] + np.diag(noise**2 + WEAKEST)
-    gains = np.linalg.solve(among, wider * whole[rows]).T
-    left = wider * np.diag(whole) - np.einsum("ij,ji->i", gains, wider * whole[rows])
+    gains = np.linalg.solve(wider * with_seen[rows] + measured, wider * with_seen.T).T
+    left = wider * (alone - np.einsum("ij,ij->i", gains, with_seen))
     return gains @ residuals, np.sqrt(np.maximum(left, 0.0))
