@@ -195,7 +195,7 @@ def path(value: Any, source: str) -> str:
 def shapes(value: Any, source: str) -> dict[str, tuple[int, ...]]:
     """``{"x": (1, 3, 224, 224)}``, or the same as text: ``x:1,3,224,224;mask:1,128``."""
     wanted = SettingsError(
-        f"{source}{value!r} is not allowed; use a mapping of input name to positive sizes, "
+        f"{source}{value!r} is not allowed; use a mapping of input name to sizes (0 for what begins empty, as a past of no tokens), "
         "or text like name:1,3,224,224;name2:1,128"
     )
     try:
@@ -207,7 +207,7 @@ def shapes(value: Any, source: str) -> dict[str, tuple[int, ...]]:
         sizes = {str(name): tuple(int(size) for size in shape) for name, shape in value.items()}
     except (AttributeError, TypeError, ValueError):
         raise wanted from None
-    if not sizes or any(size < 1 for shape in sizes.values() for size in shape) or not all(sizes):
+    if not sizes or any(size < 0 for shape in sizes.values() for size in shape) or not all(sizes):
         raise wanted
     return sizes
 

@@ -109,6 +109,12 @@ def test_a_float_model_is_fixed_compiled_and_told_how_to_use(command: Command, m
     assert strategy.provider == "CPUExecutionProvider"
 
 
+def test_a_size_of_nothing_is_refused(command: Command, model: str) -> None:
+    status, _, err = command(model, "--shape", "x:0,3,8,8")
+    assert status == 2
+    assert "sizes of 1 or more" in err
+
+
 def test_json_is_one_document(command: Command, model: str, tmp_path: Path) -> None:
     status, out, _ = command(model, *SHAPE, "--inputs", inputs(tmp_path / "in", (2, 3, 8, 8)), "--json")
     document = json.loads(out)

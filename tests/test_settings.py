@@ -149,7 +149,11 @@ def test_a_budget_is_a_number_of_seconds_that_a_person_may_wait(value: Any) -> N
         Settings(budget_s=value)
 
 
-@pytest.mark.parametrize("value", ["", "x", ":1", "x:-1", "x:0,3", "x:1.5", {}, {"x": 5}, {"x": [-1]}, {"": [1]}, 3])
+def test_a_size_may_be_zero_as_a_decoder_s_past_is_at_first() -> None:
+    assert Settings(input_shapes="past:1,8,0,64").input_shapes == {"past": (1, 8, 0, 64)}
+
+
+@pytest.mark.parametrize("value", ["", "x", ":1", "x:-1", "x:1.5", {}, {"x": 5}, {"x": [-1]}, {"": [1]}, 3])
 def test_input_shapes_that_are_none_are_refused(value: Any) -> None:
     with pytest.raises(SettingsError, match="input_shapes="):
         Settings(input_shapes=value)

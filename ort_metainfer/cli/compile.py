@@ -67,6 +67,8 @@ def _wanted(model: Path, given: dict[str, Any]) -> tuple[Preparation, Path]:
         budget_s=given["budget_s"],
         cache_dir=given["cache_dir"],
     )
+    if any(size == 0 for shape in (settings.input_shapes or {}).values() for size in shape):
+        raise SettingsError(f"--shape {' --shape '.join(given['shapes'])}: what is compiled needs sizes of 1 or more")
     provider = (settings.providers or ("",))[0]
     wanted = Preparation(
         model=model,
