@@ -44,9 +44,6 @@ MOST_FEEDS = 2
 ERRORS_SHARE = 0.6
 """Share of the time after which no further nodes are looked at."""
 
-FAULTY_WEIGHT = 4.0
-"""How much more what a node with a faulty scale adds counts: what follows a wrong scale can be further off than it."""
-
 Feed = Mapping[str, Any]
 
 
@@ -164,7 +161,6 @@ def _ranked(
 ) -> tuple[WorstNode, ...]:
     above = _errors_above(float_model, {twins[label].before: error for label, error in errors.items()})
     added = {label: _added(error, above[twins[label].before]) for label, error in errors.items()}
-    weights = {label: FAULTY_WEIGHT if faults.get(label) else 1.0 for label in errors}
     return tuple(
         WorstNode(
             label,
@@ -173,7 +169,7 @@ def _ranked(
             _finite(added[label]),
             "; ".join(faults.get(label, ())),
         )
-        for label in sorted(errors, key=lambda label: (-added[label] * weights[label], label))
+        for label in sorted(errors, key=lambda label: (-added[label], label))
     )
 
 
