@@ -21,7 +21,6 @@ from ort_metainfer.problem import Device, Problem
 from ort_metainfer.strategy import Strategy, Transform
 
 __all__ = [
-    "ACCELERATORS",
     "accelerators",
     "accelerators_pay",
     "by_default",
@@ -42,8 +41,6 @@ __all__ = [
     "on_provider",
     "transfer_costs_more",
 ]
-
-ACCELERATORS = ("gpu", "npu", "dsp", "fpga")
 
 MIN_PRODUCTS = 6
 """Fewer matrix products than that are hardly where a model's time goes."""

@@ -11,6 +11,7 @@ from ort_metainfer.problem import Problem
 from ort_metainfer.strategy import Strategy
 
 __all__ = [
+    "ACCELERATORS",
     "ALL_DEVICES",
     "BINDING_PRIORITY",
     "SCHEDULING",
@@ -30,6 +31,8 @@ Dimension = Literal["operators", "fusion", "layout", "shapes", "precision", "sch
 DeviceClass = Literal["cpu", "gpu", "npu", "dsp", "fpga"]
 
 ALL_DEVICES: tuple[DeviceClass, ...] = ("cpu", "gpu", "npu", "dsp", "fpga")
+
+ACCELERATORS: tuple[DeviceClass, ...] = ("gpu", "npu", "dsp", "fpga")
 
 Condition = Callable[[Problem], bool]
 """One condition on graph, devices and their profiles, shapes or policy."""

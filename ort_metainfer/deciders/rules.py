@@ -18,6 +18,7 @@ from ort_metainfer.deciders.rules_objectives import OBJECTIVE_RULES
 from ort_metainfer.deciders.rules_operators import OPERATOR_RULES
 from ort_metainfer.deciders.rules_policy import IsLossy, policy_rules
 from ort_metainfer.deciders.rules_precision import PRECISION_RULES
+from ort_metainfer.deciders.rules_precision_devices import DEVICE_PRECISION_RULES
 from ort_metainfer.deciders.rules_providers import PROVIDER_RULES
 from ort_metainfer.deciders.rules_scheduling import SCHEDULING_RULES
 from ort_metainfer.deciders.rules_shapes import SHAPE_RULES
@@ -45,6 +46,7 @@ FAMILIES = (
     PROVIDER_RULES,
     ACCELERATOR_RULES,
     PRECISION_RULES,
+    DEVICE_PRECISION_RULES,
     SHAPE_RULES,
     FUSION_RULES,
     LAYOUT_RULES,
@@ -88,7 +90,8 @@ def _in_order(rules: Sequence[Rule]) -> tuple[Rule, ...]:
 def known_rules(names: Iterable[str]) -> tuple[tuple[str, ...], SettingsError | None]:
     """Those of ``names`` that are rules, and what is wrong with the first that is none; None where all are."""
     known = {rule.name for rule in all_rules()}
-    found, unknown = [], []
+    found: list[str] = []
+    unknown: list[str] = []
     for name in names:
         (found if name in known else unknown).append(name)
     if not unknown:

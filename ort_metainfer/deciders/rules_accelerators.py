@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ort_metainfer.deciders.conditions import (
-    ACCELERATORS,
     CORE_MACS_PER_S,
     accelerators,
     accelerators_pay,
@@ -19,7 +18,7 @@ from ort_metainfer.deciders.conditions import (
     on_provider,
     transfer_costs_more,
 )
-from ort_metainfer.deciders.rule import BINDING_PRIORITY, VETO_PRIORITY, Rule
+from ort_metainfer.deciders.rule import ACCELERATORS, BINDING_PRIORITY, VETO_PRIORITY, Rule
 from ort_metainfer.deciders.traits import (
     CUDA,
     has_convolutions,

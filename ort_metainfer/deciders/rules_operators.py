@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from ort_metainfer.deciders.conditions import (
-    ACCELERATORS,
     accelerators_pay,
     is_compiled,
     is_legal,
@@ -14,7 +13,7 @@ from ort_metainfer.deciders.conditions import (
     on_cpu,
     on_device,
 )
-from ort_metainfer.deciders.rule import BINDING_PRIORITY, VETO_PRIORITY, Rule
+from ort_metainfer.deciders.rule import ACCELERATORS, BINDING_PRIORITY, VETO_PRIORITY, Rule
 from ort_metainfer.deciders.traits import has_convolutions, other_devices, runs_on_cpu
 from ort_metainfer.deciders.traits_devices import device_of, lacks
 from ort_metainfer.problem import Device, Problem

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ort_metainfer.deciders.conditions import ACCELERATORS, accelerators_pay, made, on_device, on_provider
-from ort_metainfer.deciders.rule import BINDING_PRIORITY, Rule
+from ort_metainfer.deciders.conditions import accelerators_pay, made, on_device, on_provider
+from ort_metainfer.deciders.rule import ACCELERATORS, BINDING_PRIORITY, Rule
 from ort_metainfer.deciders.traits import fixes_shapes, has_nameless_sizes, has_open_shapes, static_sizes
 from ort_metainfer.deciders.traits_devices import device_of, needs_fixed_shapes
 from ort_metainfer.problem import Problem
