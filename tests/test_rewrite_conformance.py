@@ -34,6 +34,14 @@ def test_names_are_taken_once() -> None:
     assert len(names) == len(set(names))
 
 
+def test_listing_them_imports_no_graph_library() -> None:
+    """It is done in the caller's process, where a program's own module may bear such a name."""
+    words = "import sys; from ort_metainfer.rewrites.registry import all_rewrites; all_rewrites(); "
+    words += "sys.exit(bool({'onnx', 'onnx_ir', 'onnxscript'} & set(sys.modules)))"
+    paths = os.pathsep.join(filter(None, sys.path))
+    assert subprocess.run([sys.executable, "-c", words], env=os.environ | {"PYTHONPATH": paths}).returncode == 0
+
+
 def test_a_right_rewrite_passes() -> None:
     check_rewrite(AbsToMax())
 

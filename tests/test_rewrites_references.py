@@ -15,14 +15,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ort_metainfer
+from ort_metainfer.adapt import key_of, settings_for
 from ort_metainfer.compilation import with_rewritten
 from ort_metainfer.compiled import Compiled, compiled_for
 from ort_metainfer.compiled_key import compiled_key
 from ort_metainfer.decision import Decision, Proposal
 from ort_metainfer.errors import RewriteError
-from ort_metainfer.model.fingerprint import fingerprint
+from ort_metainfer.model.fingerprint import fingerprint, remember_graph
 from ort_metainfer.model.graph import describe
+from ort_metainfer.places import cache_directory
 from ort_metainfer.problem import CacheKey, SessionSpec
+from ort_metainfer.remember import remember
 from ort_metainfer.rewrites import draft as drafts
 from ort_metainfer.rewrites.base import Context
 from ort_metainfer.rewrites.draft import Draft
@@ -32,6 +35,7 @@ from ort_metainfer.rewrites.registry import get_rewrite
 from ort_metainfer.rewrites.rewriting import Rewritten, rewrite_model
 from ort_metainfer.settings import Settings
 from ort_metainfer.strategy import Strategy
+from ort_metainfer.strategy_cache.store import open_cache
 from ort_metainfer.trials.client import ChildTrialHost
 from ort_metainfer.trials.rewritten import opened_with, rewritten_model
 from ort_metainfer.trials.task import Setup, Thresholds
@@ -299,3 +303,28 @@ def test_what_was_tried_with_the_originals_weights_is_kept_with_them(outside: Pa
     found = compiled_for(tmp_path / "cache", compiled_key(key.model, SessionSpec(), strategy))
     assert isinstance(found, Compiled) and found.folder.name == kept.compiled
     assert found.referenced == {"weights.bin": "weights.bin"}
+
+
+def test_a_remembered_decision_runs_on_the_originals_weights_by_the_short_way_too(
+    outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in outside.parent.iterdir():
+        os.utime(file, (1_700_000_000, 1_700_000_000))  # old enough to be remembered by its stamp
+    settings, _ = settings_for(None)
+    directory = cache_directory(settings)
+    cache = open_cache(directory)
+    graph, strategy = describe(outside), Strategy(transforms=(GELU,))
+    remember_graph(cache, (model := fingerprint(str(outside), cache)).hash, graph)
+    setup = Setup(outside, SessionSpec(), tmp_path / "feeds", graph=graph, label="gelu")
+    rewritten_model(setup, [GELU], [], float("inf"))
+    key = key_of(model, graph, settings, SessionSpec())
+    decision = with_rewritten(Decision(strategy, "search", "it won", key=key, graph=graph), setup, directory)
+    assert decision.compiled is not None
+    remember(cache, directory, decision, model, 10.0)
+    for short in (False, True):
+        if short:
+            monkeypatch.setattr("ort_metainfer.adapt.decide", lambda *_: pytest.fail("a full look-up"))
+        session = ort_metainfer.InferenceSession(str(outside))
+        assert session.strategy == strategy and session.adaptation.compiled == decision.compiled
+        np.testing.assert_allclose(session.run(None, IDS)[0], expected(outside), rtol=1e-5, atol=1e-6)
+    assert session.get_modelmeta().graph_description == "what the graph is for"
