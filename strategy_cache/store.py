@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "StrategyCache", "open_cache"]
 
-MOST_ROWS = MappingProxyType({"starts": 2000, "files": 2000, "unchanged": 2000})
+MOST_ROWS = MappingProxyType({"starts": 2000, "files": 2000, "unchanged": 2000, "workloads": 100, "operators": 200})
 """Table -> rows kept: those that a look-up can make again in milliseconds, and that every other path, setting and
-version adds to. All others hold what was decided."""
+version adds to; and what a decision can ask a child again, a row of some 50 kB for each model and shapes. All others
+hold what was decided."""
 
 KEPT_SHARE = 0.75
 """Share of them that is left when there are more, so that not every write removes a row."""
