@@ -128,7 +128,7 @@ def decide(request: Request, host: TrialHost | None = None) -> Decision:
     """
     decision = _decide(request, host)
     if decision.origin == "override" and request.settings.records:
-        from ort_metainfer.learning.recording import keep_override
+        from ort_metainfer.learning.recording_overrides import keep_override
 
         keep_override(request, decision)
     # a rewritten model is part of the strategy
