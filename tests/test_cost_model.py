@@ -127,7 +127,6 @@ def test_reference_networks_tell_of_a_provider_on_this_machine() -> None:
     profile = replace(given.profiles[CPU], references=timings)
     told = replace(given, profiles={CPU: profile})
     assert one(told, F32).log_speedup > one(given, F32).log_speedup
-    assert one(told, F32).spread < one(given, F32).spread
     assert "reference networks: openvino-f32" in one(told, F32).source
     assert one(told, ONE_THREAD) == one(given, ONE_THREAD)
 

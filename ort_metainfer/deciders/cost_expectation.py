@@ -188,11 +188,15 @@ def _is_guess(prior: Expected) -> bool:
 
 
 def _combined(said: Sequence[Expected | None]) -> Expected:
-    """Normals that speak of the same thing, combined by precision; one at least is there."""
+    """Normals that speak of the same thing, combined by precision; one at least is there.
+
+    They are not independent (the same measurements stand behind several), so that together they are as sure as the
+    surest of them, and no surer.
+    """
     known = [expected for expected in said if expected is not None]
     weights = [1 / max(expected.spread, SMALLEST) ** 2 for expected in known]
     mean = sum(weight * expected.log_ratio for weight, expected in zip(weights, known, strict=True)) / sum(weights)
-    return Expected(mean, 1 / sqrt(sum(weights)), "; ".join(dict.fromkeys(e.source for e in known if e.source)))
+    return Expected(mean, min(e.spread for e in known), "; ".join(dict.fromkeys(e.source for e in known if e.source)))
 
 
 def _joined(said: Sequence[tuple[Sequence[Part], Expected]]) -> Expectation:

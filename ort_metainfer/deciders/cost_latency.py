@@ -54,10 +54,12 @@ many small nodes run 1.04 to 1.17x with one thread."""
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds of one run, by kind of group; ``overhead_s`` is what belongs to none (calls, copies, views)."""
+    """Seconds of one run, by kind of group; ``overhead_s`` is what belongs to none (calls, copies, views), and
+    ``launch_s`` what of all of it are launches."""
 
     by_kind: Mapping[str, float]
     overhead_s: float
+    launch_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -90,7 +92,8 @@ def latency_of(
         seconds = np.where(table.on_device & (device is not host), seconds, seconds * factors)
     by_kind = np.bincount(table.kind, weights=seconds, minlength=len(KINDS)) if seconds.size else np.zeros(len(KINDS))
     overhead = _overhead_s(table, configuration, device, host)
-    return Latency({kind: float(value) for kind, value in zip(KINDS, by_kind, strict=True) if value}, overhead)
+    known = {kind: float(value) for kind, value in zip(KINDS, by_kind, strict=True) if value}
+    return Latency(known, overhead, float(table.launches.sum()) * device.launch_s)
 
 
 def _overhead_s(table: WorkTable, configuration: Configuration, device: Rates, host: Rates) -> float:
