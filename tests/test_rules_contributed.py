@@ -12,17 +12,18 @@ from typing import Any, ClassVar
 import onnx
 import pytest
 
-from ort_metainfer.adapt import settings_for, tune
+from ort_metainfer.adapt import Request, decide, settings_for, tune
 from ort_metainfer.deciders import contributed
 from ort_metainfer.deciders.rule import BINDING_PRIORITY, Rule
 from ort_metainfer.deciders.rules import RuleLibrary, all_rules, shipped_rules
-from ort_metainfer.decision import Proposal
+from ort_metainfer.decision import Decision, Proposal
 from ort_metainfer.errors import SettingsError
-from ort_metainfer.problem import Graph, Policy, Problem, providers_in
+from ort_metainfer.problem import Graph, Policy, Problem, SessionSpec, providers_in
 from ort_metainfer.rewrites import registry
 from ort_metainfer.rewrites.base import Context, Outcome, Rewrite
 from ort_metainfer.settings import Settings
 from ort_metainfer.strategy import Strategy
+from ort_metainfer.trials.fake import FakeTrialHost
 from tests.made_problems import problem
 
 PATTERN = Strategy(session_options={"enable_mem_pattern": False})
@@ -247,3 +248,21 @@ def test_a_third_party_s_rewrite_is_proposed_where_it_is_on_by_default_and_has_s
     assert ["theirs"] not in [[t.name for t in s.transforms] for s in proposed(RuleLibrary(), problem({"Conv": 5}))]
     off = proposed(RuleLibrary(disabled=("contributed_rewrites",)), problem({"Relu": 3, "Conv": 5}))
     assert ["theirs"] not in [[t.name for t in s.transforms] for s in off]
+
+
+def decided(model: Path, **settings: Any) -> Decision:
+    resolved, _ = settings_for(Settings(**settings))
+    graph = problem({"MatMul": 8, "Relu": 8}).graph
+    return decide(Request(str(model), SessionSpec(), resolved), FakeTrialHost(graph=graph))
+
+
+def test_a_decision_carries_the_rules_that_fired_and_none_that_is_off(tiny_model: Callable[..., Path]) -> None:
+    name = "extended_level_without_convolutions"
+    asked = {"providers": ("CPU",)}
+    first = decided(tiny_model("MatMul"), **asked)
+    assert name in [verdict.rule for verdict in first.rules]
+    without = decided(tiny_model("MatMul"), rules_off=(name,), **asked)
+    assert name not in [verdict.rule for verdict in without.rules]
+    assert first.key is not None and without.key is not None and without.cache == "miss"
+    assert without.key.policy == f"{first.key.policy}|rules off: {name}"
+    assert decided(tiny_model("MatMul"), **asked).cache == "hit"
