@@ -144,7 +144,7 @@ ACCELERATOR_RULES = (
         "coreml_program",
         63,
         "provider",
-        "Core ML's newer model format has operators and float16 types that the default one lacks",
+        "Core ML's newer model format takes other operators than the default one, and may leave fewer to the CPU",
         "onnxruntime documentation: CoreML execution provider, ModelFormat; not run on hardware",
         when=(may_lose, accelerators_pay, lambda p: on_provider(p, COREML) is not None),
         devices=("gpu", "npu"),
@@ -164,8 +164,8 @@ ACCELERATOR_RULES = (
         "qnn_burst",
         53,
         "scheduling",
-        "the NPU runs at its highest clock while a run lasts, instead of a clock that spares the battery",
-        "onnxruntime documentation: QNN execution provider, htp_performance_mode; the simulator knows no clocks; not "
+        "a latency that is asked for is worth the power: the NPU is asked for its burst mode, not for its default",
+        "onnxruntime documentation: QNN execution provider, htp_performance_mode; what the mode does to clocks: not checked; not "
         "run on hardware",
         when=(may_lose, accelerators_pay, _is_float_or_qdq, lambda p: on_provider(p, QNN) is not None),
         devices=("npu",),
@@ -175,7 +175,7 @@ ACCELERATOR_RULES = (
         "cuda_padded_lines",
         35,
         "provider",
-        "cuDNN has better kernels for a convolution along one axis when the other axis comes first",
+        "padded to [N, C, 1, D], a convolution along one axis is run by other kernels of cuDNN's than as [N, C, D, 1]",
         "onnxruntime documentation: CUDA execution provider, cudnn_conv1d_pad_to_nc1d; not run on hardware",
         when=(accelerators_pay, _convolves_a_line, lambda p: on_provider(p, CUDA) is not None),
         devices=("gpu",),

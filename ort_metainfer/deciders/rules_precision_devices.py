@@ -134,7 +134,7 @@ DEVICE_PRECISION_RULES = (
         "tensorrt_int8_for_quantised",
         REQUIREMENT_PRIORITY,
         "precision",
-        "TensorRT builds a quantised graph only where 8 bits are enabled",
+        "a quantised graph is for TensorRT to compute in 8 bits, which it does where they are enabled",
         "onnxruntime documentation: TensorRT execution provider, trt_int8_enable; not run on hardware",
         when=(lambda p: p.graph.quantisation == "qdq", lambda p: on_provider(p, TENSORRT) is not None),
         devices=("gpu",),
