@@ -120,8 +120,8 @@ class Expectations:
         joined = _joined(said)
         if len(parts) < 2:
             return joined
-        own = Part("together", f"together {strategy.describe()}", "", share=0.0)
-        return replace(joined, parts=(*joined.parts, (own, TOGETHER)))
+        combination = Part("together", f"together {strategy.describe()}", "", share=0.0)
+        return replace(joined, parts=(*joined.parts, (combination, TOGETHER)))
 
     def _placed(self, bare: Strategy, provider: str) -> Expected:
         """Of provider, threads, graph level and fixed shapes; a guess counts only where nothing else is known."""
