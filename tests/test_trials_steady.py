@@ -24,7 +24,7 @@ from ort_metainfer.trials.ledger import Ledger
 from ort_metainfer.trials.steady import COOLING_SHARE, MEASURING_CAP_S, SteadyRounds
 from ort_metainfer.trials.task import Thresholds
 from ort_metainfer.trials.timing import LOOKS, MAX_ROUNDS, MIN_ROUNDS, Turn, look_allowance
-from ort_metainfer.trials.turn import take_turn
+from ort_metainfer.trials.turn import TurnPlan, take_turn
 from ort_metainfer.trials.warmup import MAX_RUNS, have_settled, warm_up
 
 CALM = HardwareState(when=0.0, window_s=1.0, others_cpu=0.0, steal=0.0, temperature_c=50.0, throttled="")
@@ -56,7 +56,8 @@ class FakeBench:
     """A bench whose rounds take ``round_s`` of a clock that moves only by them."""
 
     def __init__(self, until: float = 100.0, round_s: float = 1.0, speedups: Sequence[float] = (2.0,)) -> None:
-        self.clock, self.until, self.round_s = FakeClock(), until, round_s
+        self.clock, self.until, self.round_s, self.plan = FakeClock(), until, round_s, TurnPlan()
+        self.sessions = dict.fromkeys(NAMES)
         self.speedups, self.rounds, self.events = list(speedups), [], []
         self.speaker = SimpleNamespace(say=lambda event, **fields: self.events.append({"event": event, **fields}))
 
@@ -97,6 +98,17 @@ def test_a_round_during_which_load_came_is_set_aside_and_taken_again() -> None:
     assert (len(course.rounds), len(course.aside)) == (4, 1)
     assert course.flags() == ("1 of 5 rounds set aside, since other processes' load went from 0.0 to 1.5 cores",)
     assert rounds.states()["after"]["others_cpu"] == 0.0, "the state is that of the rounds that count"
+
+
+def test_turns_are_longer_where_something_else_keeps_the_machine_busy() -> None:
+    quiet, busy, hurried = FakeBench(), FakeBench(), FakeBench(until=2.0)
+    steady_on(quiet, CALM)
+    steady_on(busy, BUSY)
+    steady_on(hurried, BUSY)
+    assert hurried.plan == TurnPlan(), "too few of them would be had"
+    assert quiet.plan == TurnPlan() and busy.plan.min_total_ms > 4 * quiet.plan.min_total_ms
+    for plan in (TurnPlan.of(200.0), TurnPlan.of(5.0, "tail")):
+        assert plan.under_load() == plan, "a slow model's turn is long as it is"
 
 
 def test_a_change_that_stays_begins_a_new_series_once() -> None:
@@ -382,8 +394,6 @@ def test_a_slow_model_is_not_run_again_for_warmth_but_the_baseline_once() -> Non
 
 
 def test_the_untimed_run_of_a_turn_stays() -> None:
-    from ort_metainfer.trials.turn import TurnPlan
-
     clock, runs = FakeClock(), []
     take_turn(lambda: (runs.append(0), clock.work(0.05)), TurnPlan.of(50.0), clock)
     assert len(runs) == 4

@@ -12,7 +12,7 @@ from ort_metainfer.problem import HardwareState
 from ort_metainfer.trials.bench import Bench
 from ort_metainfer.trials.course import MAX_ASIDE, Course, Sieve
 from ort_metainfer.trials.timing import LOOKS, MIN_ROUNDS
-from ort_metainfer.trials.turn import Clock
+from ort_metainfer.trials.turn import LOADED_TOTAL_MS, Clock
 
 __all__ = ["COOLING_SHARE", "Laps", "SteadyRounds", "cool"]
 
@@ -76,9 +76,17 @@ class SteadyRounds:
         """The timing begins: the stretch before it ends."""
         self.bench.clock.sleep(max(0.0, BEFORE_S - (self._now_s() - self._began_s)))
         self._before = self._laps.lap()
+        if self._before.busy_reason and self._has_time_for_long_turns:
+            self.bench.plan = self.bench.plan.under_load()
         self._sieve, self._began_s = Sieve(self._before), self._now_s()
         self._cooling_s = COOLING_SHARE * max(0.0, self._left_s())
         self.bench.rounds = self.course.rounds  # type: ignore[assignment]
+
+    @property
+    def _has_time_for_long_turns(self) -> bool:
+        """Whether the second look would still be reached: more rounds are worth more than steadier ones. What a turn
+        takes besides its timed runs is about as long."""
+        return self._left_s() >= LOOKS[1] * len(self.bench.sessions) * 2 * LOADED_TOTAL_MS / 1000
 
     @property
     def has_time(self) -> bool:

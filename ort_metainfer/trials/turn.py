@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ort_metainfer.trials.callers import call_at_once
@@ -30,6 +30,10 @@ the tick, so a single short window can miss a spinning thread."""
 SLOW_MS = 100.0
 VERY_SLOW_MS = 400.0
 MAX_RUNS = 200
+
+LOADED_TOTAL_MS = 60.0
+"""Timed runs of a turn together where other processes use the machine: a turn of 10 ms meets them or does not, and one
+side of a pair runs twice as long by chance. A choice; a rest takes about as long."""
 
 PERIOD_MS = 100.0
 """Linux's default period of a CPU quota (CFS bandwidth control)."""
@@ -147,6 +151,10 @@ class TurnPlan:
             return cls(untimed=False, runs=runs, lead_ms=lead_ms, share=TAIL_SHARE)
         runs = max(min(runs, MAX_SHARED_RUNS), RUNS_A_CALLER * callers)
         return cls(untimed=False, runs=runs, lead_ms=lead_ms, callers=callers)
+
+    def under_load(self) -> TurnPlan:
+        """The plan where something else keeps the machine busy: turns that see its quiet and its loud moments alike."""
+        return self if self.runs is not None or not self.min_total_ms else replace(self, min_total_ms=LOADED_TOTAL_MS)
 
     def seconds(self, latency_ms: float, pipeline: bool = False) -> float:
         """About how long one turn takes, its rest included; under ``pipeline`` each run is preceded by a twin's."""
