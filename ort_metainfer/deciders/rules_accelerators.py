@@ -165,8 +165,8 @@ ACCELERATOR_RULES = (
         53,
         "scheduling",
         "a latency that is asked for is worth the power: the NPU is asked for its burst mode, not for its default",
-        "onnxruntime documentation: QNN execution provider, htp_performance_mode; what the mode does to clocks: not checked; not "
-        "run on hardware",
+        "onnxruntime documentation: QNN execution provider, htp_performance_mode; what the mode does to clocks: "
+        "not checked; not run on hardware",
         when=(may_lose, accelerators_pay, _is_float_or_qdq, lambda p: on_provider(p, QNN) is not None),
         devices=("npu",),
         proposes=_qnn_burst,
