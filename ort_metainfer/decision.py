@@ -98,6 +98,9 @@ class Placement:
         left: operator -> nodes that the asked-for provider left to another one.
         partitions: connected pieces that the asked-for provider runs; each boundary may cost a copy.
         reasons: why it left what it left, as far as that can be told, a sentence each.
+        products: how many of the convolutions, matrix products and recurrent nodes, which are where the time goes, the
+            asked-for provider took.
+        all_products: how many there are.
     """
 
     provider: str
@@ -105,6 +108,15 @@ class Placement:
     left: Mapping[str, int] = field(default_factory=dict)
     partitions: int = 0
     reasons: tuple[str, ...] = ()
+    products: int = 0
+    all_products: int = 0
+
+    @property
+    def share(self) -> float:
+        """Share of the work that the asked-for provider runs, by products where there are any, else by nodes."""
+        if self.all_products:
+            return self.products / self.all_products
+        return self.taken / self.total if self.total else 0.0
 
     @property
     def short_name(self) -> str:
@@ -281,6 +293,7 @@ class Decision:
         state: what else the machine was doing when the decision began.
         graph: the model's features, where they are known.
         rules: the rules that fired, what each wanted, and which lost to whom.
+        stopped: why no more strategies were tried, with the budget and how many were; empty where none was.
     """
 
     strategy: Strategy
@@ -303,6 +316,7 @@ class Decision:
     state: HardwareState | None = None
     graph: Graph | None = None
     rules: tuple[RuleVerdict, ...] = ()
+    stopped: str = ""
 
     @property
     def winner(self) -> Trial | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -25,6 +25,7 @@ from ort_metainfer.trials.task import Feeds, Setup, Thresholds, TrialHost
 if TYPE_CHECKING:
     from ort_metainfer.adapt import Request
     from ort_metainfer.deciders.base import Decider
+    from ort_metainfer.deciders.prediction import Predictor
     from ort_metainfer.deciders.rules import RuleLibrary
     from ort_metainfer.model.capture import Reservoir
     from ort_metainfer.strategy_cache.store import StrategyCache
@@ -52,9 +53,6 @@ DUEL_SHARE = 0.9
 MIN_DUEL_S = 0.5
 """Below this no duel is begun: its process would hardly have started."""
 
-GAIN = 1.01
-"""Speed-up in a race from which a strategy is something to build on; ties lie within 1% on a quiet machine."""
-
 EARN_SHARE = 0.5
 """Share of the time left that looking for sensitive nodes may take."""
 
@@ -66,7 +64,7 @@ SEARCH_SHARE = 0.35
 
 
 class Deliberation:
-    """One decision under one deadline (a time.monotonic() value)."""
+    """One decision under one deadline, a value of the clock ``now_s``: equal trials and clocks give equal decisions."""
 
     def __init__(
         self,
@@ -77,10 +75,11 @@ class Deliberation:
         host: TrialHost,
         cache: StrategyCache,
         deadline: float,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request, self.spec, self.model, self.host, self.cache = request, spec, model, host, cache
-        self.model_file, self.deadline = model_file, deadline
-        self._budget_s = max(0.0, deadline - time.monotonic())
+        self.model_file, self.deadline, self._now_s = model_file, deadline, now_s
+        self._budget_s = max(0.0, deadline - now_s())
         self.settings = request.settings
         self._first_batch = FIRST_BATCH[str(self.settings.objective)]
         self.proposals: list[Proposal] = []
@@ -216,13 +215,27 @@ class Deliberation:
         self._try(setup, self._first_proposals(problem, prior), thresholds)
         self._confirm(setup, thresholds, problem)
         self._earn(setup, thresholds, problem)
-        while self._is_worth_more() and (more := self._search(problem)):
-            self._try(setup, more[:BATCH], thresholds)
-            self._confirm(setup, thresholds, problem)
+        stopped = self._search_on(setup, thresholds, problem)
         key = self._key(graph)
         decision = conclude(key, problem, self.verified, self.proposals, self.refusals, self.trials)
-        decision = replace(decision, rules=self.rules.verdicts(problem))
+        decision = replace(decision, rules=self.rules.verdicts(problem), stopped=stopped)
         return self._name_worst_nodes(setup, self._compile(setup, decision, thresholds))
+
+    def _search_on(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> str:
+        """Race what the search proposes, as long as that is worth it; why it stopped, in words."""
+        while self._left() > self._budget_s * SEARCH_SHARE:
+            more = self._search(problem)
+            if not more:
+                return self._in_words("no other strategy is expected to gain")
+            self._try(setup, more[:BATCH], thresholds)
+            self._confirm(setup, thresholds, problem)
+        return self._in_words("too little time was left for one more race and the duel of its winner")
+
+    def _in_words(self, reason: str) -> str:
+        most, count = self.settings.max_trials or 0, len(self.trials)
+        reason = f"max_trials={most} were made" if count >= most else reason
+        used_s = self._budget_s - self._left()
+        return f"{reason}, after {count} trials in {used_s:.1f} of {self._budget_s:.1f} s"
 
     def _earn(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> None:
         """Try a quantised model that was not accurate enough once more, with its sensitive nodes left in float."""
@@ -300,7 +313,15 @@ class Deliberation:
     def _search(self, problem: Problem) -> list[Proposal]:
         from ort_metainfer.deciders.search import Search
 
-        return self._ask([Search(self.rules.refuse, max_trials=self.settings.max_trials or 0)], problem, [])
+        search = Search(self.rules.refuse, self.settings.max_trials or 0, self.predictor)
+        return self._ask([search], problem, [])
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """What tells the search what to expect of a strategy."""
+        from ort_metainfer.deciders.cost_model import CostModel
+
+        return CostModel()
 
     def _ask(self, deciders: Sequence[Decider], problem: Problem, first: list[Proposal]) -> list[Proposal]:
         """Proposals that no rule forbids and that were not tried, in order, completed; every "no" is kept."""
@@ -325,12 +346,6 @@ class Deliberation:
         self._say(f"trying {len(proposals)} strategies")
         self.trials += self.host.race(setup, proposals, thresholds, self._until(RACE_SHARE), self.request.progress)
 
-    def _is_worth_more(self) -> bool:
-        """Whether to go on: there is time, and something to build on or little tried yet."""
-        timed = [trial.timing.speedup for trial in self.trials if trial.timing is not None]
-        has_gain = any(speedup > GAIN for speedup in timed)
-        return self._left() > self._budget_s * SEARCH_SHARE and (has_gain or len(timed) < self._first_batch)
-
     def _confirm(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> None:
         """Hold a duel for the best trials not verified yet; what passes and beats the best so far takes its place."""
         for leader in contenders(self.trials, self.verified, thresholds.min_speedup):
@@ -354,9 +369,9 @@ class Deliberation:
             self.request.progress(what)
 
     def _left(self) -> float:
-        return self.deadline - time.monotonic()
+        return self.deadline - self._now_s()
 
     def _until(self, share: float) -> float:
         """A deadline at ``share`` of the time that is left."""
-        now = time.monotonic()
+        now = self._now_s()
         return now + max(0.0, self.deadline - now) * share

@@ -195,8 +195,8 @@ def path(value: Any, source: str) -> str:
 def shapes(value: Any, source: str) -> dict[str, tuple[int, ...]]:
     """``{"x": (1, 3, 224, 224)}``, or the same as text: ``x:1,3,224,224;mask:1,128``."""
     wanted = SettingsError(
-        f"{source}{value!r} is not allowed; use a mapping of input name to sizes (0 for what begins empty, as a past of no tokens), "
-        "or text like name:1,3,224,224;name2:1,128"
+        f"{source}{value!r} is not allowed; use a mapping of input name to sizes (0 for what "
+        "begins empty, as a past of no tokens), or text like name:1,3,224,224;name2:1,128"
     )
     try:
         if isinstance(value, str):

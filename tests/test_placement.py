@@ -49,8 +49,27 @@ def test_nodes_are_counted_by_provider_and_what_was_left_by_operator() -> None:
         Subgraph(NPU, "Conv", "Relu"), Subgraph(CPU, "TopK"), Subgraph(CPU, "com.microsoft.Gelu"), Subgraph(NPU, "Conv")
     )
     placement = placement_of(session, NPU)
-    assert placement == Placement(NPU, {NPU: 3, CPU: 2}, {"TopK": 1, "com.microsoft.Gelu": 1}, partitions=2)
+    left = {"TopK": 1, "com.microsoft.Gelu": 1}
+    assert placement == Placement(NPU, {NPU: 3, CPU: 2}, left, partitions=2, products=2, all_products=2)
     assert (placement.taken, placement.total) == (3, 5)
+
+
+def test_the_share_goes_by_products_where_there_are_any_and_by_nodes_where_not() -> None:
+    mixed = placement_of(
+        Session(Subgraph(NPU, "Conv", "Relu"), Subgraph(CPU, "FusedMatMul", "QLinearConv", "LSTM")), NPU
+    )
+    plain = placement_of(Session(Subgraph(NPU, "Relu"), Subgraph(CPU, "Add", "Mul", "Softmax")), NPU)
+    assert mixed is not None and mixed.share == 0.25
+    assert plain is not None and plain.share == 0.25
+
+
+def test_what_would_mostly_run_elsewhere_does_not_compile_for_the_provider_and_says_so() -> None:
+    mostly = Placement(NPU, {NPU: 30, CPU: 10}, products=1, all_products=4)
+    gate = gates.compiles(5.0, 1, placement=mostly, min_share=0.5)
+    assert not gate.passed
+    assert "mostly run on another provider (25% of the work): not timed" in gate.detail
+    assert gates.compiles(5.0, 1, placement=mostly).passed
+    assert gates.compiles(5.0, 1, placement=mostly, min_share=0.25).passed
 
 
 def test_a_provider_of_kernels_has_no_number_of_parts() -> None:

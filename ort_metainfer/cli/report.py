@@ -37,6 +37,8 @@ def decision_lines(decision: Plain) -> list[str]:
     elif strategy.is_default:
         lines += [_line("speed-up", "none: plain onnxruntime runs as it is"), _line("output error", "none")]
     lines.append(_line("decided by", f"{decision['origin']}, in {decision['decided_in_s']:.2f} s"))
+    if decision.get("stopped"):
+        lines.append(_line("stopped", decision["stopped"]))
     if decision["cache"] != "unused":
         lines.append(_line("cache", ": ".join(part for part in (decision["cache"], decision["cache_reason"]) if part)))
     if not decision["complete"]:

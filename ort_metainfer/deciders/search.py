@@ -22,6 +22,10 @@ MIN_IMPROVEMENT = 0.003
 """Expected improvement, in log units, below which a strategy is not worth its trial: a third of what identical
 sessions differ by on a quiet machine (own A/A measurement: 1%)."""
 
+LEAST_GAIN = log(1.02)
+"""What the third gate demands of a winner over the default, and a duel of a challenger over the best so far: less than
+that changes nothing."""
+
 ALIKE = 2
 """Strategies of one batch that may share provider and rewrites: what is learned of one tells about the others."""
 
@@ -36,8 +40,8 @@ class Search:
     The prediction is the predictor's; where there is none, or it knows nothing of a strategy, the parent's measured
     speed-up times the gain of the new option over the one it replaces: what it was measured to gain alone, otherwise
     its prior (:mod:`~ort_metainfer.deciders.search_space`). Strategies are ordered by expected improvement over the
-    best measured (:func:`~ort_metainfer.deciders.expected.expected_improvement`); below ``MIN_IMPROVEMENT`` the
-    search ends, and says so.
+    best measured and the least gain that counts (:func:`~ort_metainfer.deciders.expected.expected_improvement`); below
+    ``MIN_IMPROVEMENT`` the search ends, and says so.
 
     Args:
         refuse: every rule's veto (see :meth:`RuleLibrary.refuse`).
@@ -86,7 +90,7 @@ class Search:
             answers = self.predictor.predict(problem, [candidate.strategy for candidate in found], history)
             found = [_with(candidate, answer) for candidate, answer in zip(found, answers, strict=True)]
         best = max(0.0, *(log(speedup) for speedup, _ in measured.parents))
-        gains = [(candidate, expected_improvement(candidate.prediction, best)) for candidate in found]
+        gains = [(candidate, expected_improvement(candidate.prediction, best + LEAST_GAIN)) for candidate in found]
         return sorted(gains, key=lambda pair: (-pair[1], len(measured.parts(pair[0].strategy))))
 
 

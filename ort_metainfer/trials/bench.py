@@ -265,5 +265,7 @@ def judge_outputs(
     names = [output.name for output in opened.session.get_outputs()]
     graph = bench.setup.graph
     accurate, comparison = judge(names, reference, outputs, thresholds, noise_floor, thread_noise, graph)
-    compiled = gates.compiles(opened.creation_ms, len(bench.feeds), placement=opened.placement)
+    compiled = gates.compiles(
+        opened.creation_ms, len(bench.feeds), placement=opened.placement, min_share=thresholds.min_share
+    )
     return [compiled] if not compiled.passed else [compiled, accurate], comparison

@@ -47,9 +47,21 @@ RANDOM_ERROR = 1e-3
 
 
 def compiles(
-    creation_ms: float | None, feeds: int, error: str | None = None, placement: Placement | None = None
+    creation_ms: float | None,
+    feeds: int,
+    error: str | None = None,
+    placement: Placement | None = None,
+    min_share: float = 0.0,
 ) -> Gate:
-    """The session was created, gave every output for every input, and the provider asked for runs something of it."""
+    """The session was created, gave every output for every input, and the provider asked for runs enough of it.
+
+    Args:
+        creation_ms: what it took; None where that is not known.
+        feeds: inputs it ran on.
+        error: onnxruntime's message where it was not created or does not run.
+        placement: which nodes run where.
+        min_share: share of the work that the provider must run (``Thresholds.min_share``); something in any case.
+    """
     if error is not None:
         return Gate("compiles", False, error)
     figures = {} if creation_ms is None else {"creation_ms": creation_ms}
@@ -64,7 +76,11 @@ def compiles(
         words.append(f"all {placement.total} nodes on {placement.short_name}")
     else:
         words.append(placement.describe())
-    return Gate("compiles", placement.taken > 0, ", ".join(words), figures)
+    figures |= {"share": placement.share}
+    is_taken = placement.taken > 0 and placement.share >= min_share
+    if placement.taken > 0 and not is_taken:
+        words.append(f"it would mostly run on another provider ({placement.share:.0%} of the work): not timed")
+    return Gate("compiles", is_taken, ", ".join(words), figures)
 
 
 def accurate(

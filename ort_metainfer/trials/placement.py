@@ -6,6 +6,7 @@ on any convolutional network (own observations). Only the graph's assignment tel
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,9 @@ RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 """Session configuration entry without which onnxruntime does not keep the assignment."""
 
 MAX_NAMED = 6
+
+PRODUCTS = re.compile(r"(Conv|MatMul|Gemm|Attention|LSTM|GRU|RNN)")
+"""In the names of operators that are where the time goes, those of onnxruntime's fused and quantised forms too."""
 
 
 def placement_of(session: Any, provider: str) -> Placement | None:
@@ -38,13 +42,20 @@ def placement_of(session: Any, provider: str) -> Placement | None:
         return None
     nodes: Counter[str] = Counter()
     left: Counter[str] = Counter()
+    products: Counter[bool] = Counter()
     for name, members in subgraphs:
         nodes[name] += len(members)
+        products[name == provider] += sum(PRODUCTS.search(node.op_type) is not None for node in members)
         if name != provider:
             left.update(_operator(node) for node in members)
     pieces = [len(members) for name, members in subgraphs if name == provider]
     return Placement(
-        provider, dict(nodes), dict(sorted(left.items())), len(pieces) if max(pieces, default=0) > 1 else 0
+        provider,
+        dict(nodes),
+        dict(sorted(left.items())),
+        len(pieces) if max(pieces, default=0) > 1 else 0,
+        products=products[True],
+        all_products=products.total(),
     )
 
 

@@ -49,6 +49,8 @@ class Thresholds:
         steady_only: whether only rounds may count during which the machine did not change (load-sensitive strategies).
         objective: what must be better (see ``Settings.objective``); ``min_speedup`` is asked of that.
         max_slowdown: for ``memory``: how many times the default's median latency is allowed.
+        min_share: share of the work (``Placement.share``) that a strategy's provider must take to be worth timing: what
+            mostly falls back to the CPU is dropped before. Half is a choice.
     """
 
     max_error: float = TOLERANCES["strict"]
@@ -62,6 +64,7 @@ class Thresholds:
     steady_only: bool = False
     objective: str = "latency"
     max_slowdown: float = 1.1
+    min_share: float = 0.5
 
     @classmethod
     def of(cls, accuracy: str, metric: str | None = None, metric_threshold: float | None = None) -> Thresholds:
