@@ -17,7 +17,7 @@ from ort_metainfer.deciders.conditions import (
     on_device,
     on_provider,
 )
-from ort_metainfer.deciders.rule import BINDING_PRIORITY, VETO_PRIORITY, Rule
+from ort_metainfer.deciders.rule import VETO_PRIORITY, Rule
 from ort_metainfer.deciders.traits import CUDA, capabilities_of, has_convolutions, other_devices
 from ort_metainfer.deciders.traits_devices import is_memory_bound
 from ort_metainfer.problem import Device, Problem
@@ -100,7 +100,7 @@ def _gelu_composed(problem: Problem, strategy: Strategy) -> Strategy:
 FUSION_RULES = (
     Rule(
         "gelu_stays_composed",
-        BINDING_PRIORITY - 1,
+        59,
         "fusion",
         "onnxruntime makes Gelu of a GELU that is spelled out, before it asks this provider, which has no Gelu",
         "own observation, onnxruntime 1.32.0, onnxruntime-ggml 0.2.0: of a product, a GELU of opset 20 and a product "
