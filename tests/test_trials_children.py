@@ -368,4 +368,6 @@ print(session.adaptation.key is not None, session.adaptation.reason)
     assert ended.returncode == 0, ended.stderr
     ran, *outcome = ended.stdout.splitlines()
     assert ran == "the program runs" and len(outcome) == 1
-    assert outcome[0].startswith("True ") and not ended.stderr, ended.stdout + ended.stderr
+    assert outcome[0].startswith("True "), ended.stdout + ended.stderr
+    (said,) = ended.stderr.splitlines()
+    assert said.startswith("deciding how to run"), "what is announced once, and nothing else"
