@@ -1,0 +1,108 @@
+"""What was measured for the same model on other devices, as columns beside a device's own description."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ort_metainfer.learning.tasks import Floats, Tasks, case_mean, case_min
+
+__all__ = ["seen_elsewhere"]
+
+ROUNDS = 4
+"""Alternating least squares over devices and configurations settles within these."""
+
+WIDTH = 0.15
+"""How far apart two devices' reference ratios (natural log units) are at which one says little of the other."""
+
+
+def seen_elsewhere(tasks: Tasks, learn: NDArray[np.bool_], reference: Floats | None) -> dict[str, Floats]:
+    """Columns that say how each candidate did for this very model on the devices that may be learned from.
+
+    A row's own hardware is never looked at, neither for rows to learn from: a column means the same everywhere.
+    ``elsewhere`` is the candidate against the case's mean, weighted towards devices whose references did alike;
+    ``elsewhere_over_best`` against the best; ``elsewhere_devices`` how many devices it rests on, ``elsewhere_even`` the
+    same as ``elsewhere`` with even weights, ``elsewhere_nearest`` on the most similar device alone.
+
+    Args:
+        tasks: the table.
+        learn: rows that may be looked at.
+        reference: the column of the same name of :func:`.references.aligned`; None where devices are not described.
+    """
+    devices, device = np.unique(tasks.device, return_inverse=True)
+    configurations, configuration = np.unique(tasks.configuration, return_inverse=True)
+    hardware = np.array([tasks.hardware[device == number][0] for number in range(len(devices))])
+    weight = _similarity(tasks, device, configuration, len(devices), len(configurations), reference)
+    weight *= hardware[:, None] != hardware[None, :]
+    found = np.full((4, len(tasks)), np.nan)
+    for model in np.unique(tasks.model):
+        rows = np.flatnonzero(tasks.model == model)
+        usable = rows[learn[rows]]
+        grid = np.full((len(devices), len(configurations)), np.nan)
+        grid[device[usable], configuration[usable]] = tasks.log_ms[usable]
+        for here in np.unique(device[rows]):
+            these = rows[device[rows] == here]
+            found[:, these] = _candidates(grid[:, configuration[these]], weight[here])
+    even, near, nearest, count = found
+    near = near - case_mean(tasks.case, near)
+    return {
+        "elsewhere": near,
+        "elsewhere_over_best": near - case_min(tasks.case, near),
+        "elsewhere_even": even - case_mean(tasks.case, even),
+        "elsewhere_nearest": nearest - case_mean(tasks.case, nearest),
+        "elsewhere_devices": count,
+    }
+
+
+def _candidates(grid: Floats, weight: Floats) -> Floats:
+    """For the candidates of one case, devices x candidates: even and weighted effects, the nearest's, how many."""
+    is_other = weight > 0
+    known = ~np.isnan(grid) & is_other[:, None]
+    known &= (known.sum(axis=1) >= 2)[:, None]  # one candidate alone says nothing of a choice
+    result = np.full((4, grid.shape[1]), np.nan)
+    result[3] = known.sum(axis=0)
+    if not known.any():
+        return result
+    result[0] = _effect(grid, known * 1.0)
+    result[1] = _effect(grid, known * weight[:, None])
+    nearest = int(np.argmax(weight * known.any(axis=1) * (known.sum(axis=1) == known.sum(axis=1).max())))
+    result[2] = np.where(known[nearest], grid[nearest], np.nan)
+    return result
+
+
+def _effect(grid: Floats, weight: Floats) -> Floats:
+    """Each column's part in value = row + column, by weighted alternating least squares; NaN where nothing is known."""
+    filled = np.nan_to_num(grid)
+    column = np.zeros(grid.shape[1])
+    of_row, of_column = weight.sum(axis=1), weight.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for _ in range(ROUNDS):
+            row = np.where(of_row > 0, (weight * (filled - column)).sum(axis=1) / of_row, 0.0)
+            column = np.where(of_column > 0, (weight * (filled - row[:, None])).sum(axis=0) / of_column, 0.0)
+    return np.where(of_column > 0, column, np.nan)
+
+
+def _similarity(
+    tasks: Tasks,
+    device: NDArray[np.intp],
+    configuration: NDArray[np.intp],
+    devices: int,
+    count: int,
+    reference: Floats | None,
+) -> Floats:
+    """Devices x devices: by class and, where they are described, by how their references did; within (0, 1]."""
+    kind = np.array([tasks.kind[device == number][0] for number in range(devices)])
+    alike = np.where(kind[:, None] == kind[None, :], 1.0, 0.5)
+    if reference is None:
+        return alike
+    profile = np.full((devices, count), np.nan)
+    total, seen = np.zeros_like(profile), np.zeros_like(profile)
+    known = ~np.isnan(reference)
+    np.add.at(total, (device[known], configuration[known]), reference[known])
+    np.add.at(seen, (device[known], configuration[known]), 1.0)
+    profile = np.where(seen > 0, total / np.maximum(seen, 1), np.nan)
+    difference = profile[:, None, :] - profile[None, :, :]
+    common = ~np.isnan(difference)
+    apart = np.where(common, np.abs(np.nan_to_num(difference)), 0.0).sum(axis=2) / np.maximum(common.sum(axis=2), 1)
+    apart = np.where(common.any(axis=2), apart, WIDTH)
+    return alike * np.maximum(np.exp(-apart / WIDTH), 1e-3)
