@@ -34,8 +34,7 @@ class Job:
         key: names it among those that wait: model and policy.
         label: what to call the model in a message.
         request: what the child is told, plain values.
-        folder: holds the inputs, and the model where it was given as bytes; None where there is neither. Removed when
-            the job has ended.
+        folder: holds inputs and model that the caller did not give as files; removed when the job has ended.
         seconds: what the child may take.
     """
 
@@ -52,29 +51,42 @@ def job_of(source: str | bytes, key: str, label: str, spec: SessionSpec, setting
     Raises:
         InputsError: the inputs are too large, or cannot be read.
     """
-    plain = settings.as_dict() | {"mode": "auto", "inputs": None}
-    request = {"spec": spec.as_dict(), "settings": plain, "key": key, "quiet_wait_s": QUIET_WAIT_S}
-    request |= {"seconds": (seconds := QUIET_WAIT_S + float(settings.budget_s or 0) + MARGIN_S), "parent": os.getpid()}
-    folder: Path | None = None
-    is_path = isinstance(settings.inputs, (str, os.PathLike))
-    if isinstance(source, bytes) or not (settings.inputs is None or is_path):
-        folder = Path(tempfile.mkdtemp(prefix=f"ort_metainfer-{os.getpid()}-"))
+    seconds = QUIET_WAIT_S + float(settings.budget_s or 0) + MARGIN_S
+    folder = Path(tempfile.mkdtemp(prefix=f"ort_metainfer-{os.getpid()}-"))
     try:
-        if isinstance(source, bytes):
-            assert folder is not None
-            (folder / "model.onnx").write_bytes(source)
-        request |= {"model": str(folder / "model.onnx") if isinstance(source, bytes) else os.path.abspath(source)}
-        request |= {"as_bytes": isinstance(source, bytes)}
-        if is_path:
-            plain["inputs"] = os.path.abspath(os.fspath(settings.inputs))
-        elif settings.inputs is not None:
-            assert folder is not None
-            plain["inputs"] = str(_kept(settings.inputs, folder / "inputs"))
+        model, inputs = _model_place(source, folder), _inputs_place(settings.inputs, folder)
     except BaseException:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         raise
+    request = {
+        "key": key,
+        "model": model,
+        "as_bytes": isinstance(source, bytes),
+        "spec": spec.as_dict(),
+        "settings": settings.as_dict() | {"mode": "auto", "inputs": inputs},
+        "quiet_wait_s": QUIET_WAIT_S,
+        "seconds": seconds,
+        "parent": os.getpid(),
+    }
     return Job(key, label, request, folder, seconds)
+
+
+def _model_place(source: str | bytes, folder: Path) -> str:
+    """The model as a file; the caller's own where he gave one, its path as he spelt it."""
+    if isinstance(source, str):
+        return os.path.join(os.getcwd(), source)
+    file = folder / "model.onnx"
+    file.write_bytes(source)
+    return str(file)
+
+
+def _inputs_place(inputs: Any, folder: Path) -> str | None:
+    """The inputs as files; the caller's own where he named some."""
+    if inputs is None:
+        return None
+    if isinstance(inputs, (str, os.PathLike)):
+        return os.path.join(os.getcwd(), os.fsdecode(inputs))
+    return str(_kept(inputs, folder / "inputs"))
 
 
 def _kept(inputs: Any, folder: Path) -> Path:

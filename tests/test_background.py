@@ -200,8 +200,9 @@ SPEC = SessionSpec({"intra_op_num_threads": 1})
 def test_the_child_is_given_what_the_session_has(tmp_path: Path) -> None:
     settings = settings_for(Settings(mode="background", accuracy="fast", input_shapes={"x": (1, 8)}, budget_s=7))[0]
     made = job_of("model.onnx", "k", "m", SPEC, settings)
+    background._remove(made.folder)
     plain = json.loads(json.dumps(made.request))
-    assert Path(plain["model"]).is_absolute() and not plain["as_bytes"] and made.folder is None
+    assert Path(plain["model"]).is_absolute() and not plain["as_bytes"]
     assert Settings(**plain["settings"]) == replace(settings, mode="auto")
     assert SessionSpec.from_dict(plain["spec"]) == SPEC
 
@@ -225,7 +226,9 @@ def test_inputs_that_no_other_process_could_have_are_taken_as_arrays(form: str) 
 def test_inputs_that_are_files_stay_where_they_are(tmp_path: Path) -> None:
     settings = settings_for(Settings(mode="background", inputs="samples/*.npz"))[0]
     made = job_of("model.onnx", "k", "m", SPEC, settings)
-    assert made.folder is None and made.request["settings"]["inputs"] == os.path.abspath("samples/*.npz")
+    assert made.request["settings"]["inputs"] == os.path.abspath("samples/*.npz")
+    assert made.folder is not None and not [*made.folder.iterdir()]
+    background._remove(made.folder)
 
 
 def test_inputs_too_large_to_hand_over_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +273,7 @@ def test_where_the_system_tells_nothing_nothing_is_waited_for() -> None:
 def request_for(model: Path, **settings: Any) -> dict[str, Any]:
     resolved = settings_for(Settings(mode="background", **settings))[0]
     made = job_of(str(model), "key", "m", SessionSpec(), resolved)
+    background._remove(made.folder)
     return json.loads(json.dumps(made.request))
 
 
