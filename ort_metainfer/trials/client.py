@@ -36,8 +36,9 @@ EXTRA = "extra"
 EXTRA_SHARE = 0.2
 """What trying one more synthetic input may take of the time that is left."""
 
-WEIGHING_SHARE = 0.5
-"""What weighing sessions in processes of their own may take of a contest's time (objective ``memory``)."""
+WEIGHING_SHARE = {"race": 0.3, "duel": 0.5}
+"""What weighing sessions in processes of their own may take of a contest's time (objective ``memory``): each once in a
+race, six pairs in a duel."""
 
 START_S = 0.5
 """Below this no child is started: it would not get to anything."""
@@ -208,7 +209,7 @@ class ChildTrialHost:
         """See :class:`~ort_metainfer.trials.task.TrialHost`."""
         ledger, with_noise, ends = Ledger(candidates, thresholds), True, deadline
         if setup.objective == "memory":
-            deadline -= WEIGHING_SHARE * max(0.0, deadline - time.monotonic())
+            deadline -= WEIGHING_SHARE["race"] * max(0.0, deadline - time.monotonic())
         say = on_progress or (lambda text: None)
         self._dismiss_scout()
         while ledger.open_candidates and deadline - time.monotonic() > START_S:
@@ -261,7 +262,7 @@ class ChildTrialHost:
         refuted: Gate | None = None
         ends = deadline
         if setup.objective == "memory":
-            deadline -= WEIGHING_SHARE * max(0.0, deadline - time.monotonic())
+            deadline -= WEIGHING_SHARE["duel"] * max(0.0, deadline - time.monotonic())
         # each contest's own timing is what its figures rest on: the race's becomes "before"
         trial = replace(trial, before=trial.after or trial.before, after=None)
         try:
