@@ -135,7 +135,7 @@ def _features(tasks: Tasks) -> dict[str, Floats]:
     clock = np.array([_clock_ghz(device) for device in tasks.device])
     cores = np.array([_cores(device) for device in tasks.device])
     return {
-        "log_gmacs": np.log([GMACS.get(model, np.nan) for model in tasks.model]),
+        "log_size": np.log([GMACS.get(model, np.nan) for model in tasks.model]),
         "depthwise": _said(DEPTHWISE, tasks.model),
         "large": _said(LARGE, tasks.model),
         "detector": _said("ssd|yolo|det|face", tasks.model),

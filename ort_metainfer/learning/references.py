@@ -11,12 +11,20 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_metainfer.learning.tasks import Floats, Tasks, case_mean, case_min
+from ort_metainfer.learning.tasks import Floats, Rows, Tasks, case_mean, case_min
 
 __all__ = ["aligned", "choose_references", "effects"]
 
 RIDGE = 0.3
 """Pull towards no difference of a configuration seen on few references; in units of one measurement's weight."""
+
+RIDGE_SLOPE = 3.0
+"""The same for how a configuration's rank depends on size: few references say little of a slope."""
+
+SIZE = "log_size"
+"""The feature that holds the natural log of a model's work."""
+
+UNKNOWN = (float("nan"), float("nan"))
 
 WIDELY = 0.9
 """Reference models are chosen among those measured nearly as widely as any: a device without them stays unknown."""
@@ -78,45 +86,73 @@ def _distances(profiles: Floats, known: NDArray[np.bool_], one: int) -> Floats:
     return np.where(count > 0, found, found.max(initial=1.0))
 
 
-def effects(log_ms: Floats, model: Sequence[str], configuration: Sequence[str]) -> tuple[dict[str, float], float]:
-    """How each configuration does on one device: log latency = of the model + of the configuration, least squares.
+def effects(
+    log_ms: Floats, model: Sequence[str], configuration: Sequence[str], size: Floats | None = None
+) -> tuple[dict[str, tuple[float, float]], float, float]:
+    """How each configuration does on one device, by ridge regression on its reference measurements.
+
+    log latency = of the model + of the configuration + (slope of the configuration) x (size - mean size): what costs
+    the same for every model weighs more with small ones, so that a configuration's rank depends on size.
+
+    Args:
+        log_ms: natural log of each measured latency.
+        model: of each; ``configuration`` likewise.
+        size: natural log of each model's work; None where it is not known.
 
     Returns:
-        Configuration -> its part, in natural log units; and the mean part of a model.
+        Configuration -> its part and its slope; the mean part of a model; the mean size.
     """
     models, of_model = np.unique(model, return_inverse=True)
     configurations, of_configuration = np.unique(configuration, return_inverse=True)
+    known = np.zeros(len(log_ms)) if size is None else np.asarray(size, dtype=np.float64)
+    middle = float(np.nanmean(known)) if not np.isnan(known).all() else 0.0
     rows, cut = np.arange(len(log_ms)), len(configurations)
-    design = np.zeros((len(log_ms), cut + len(models)))
-    design[rows, of_configuration] = design[rows, cut + of_model] = 1.0
-    pull = np.diag([RIDGE] * cut + [1e-9] * len(models))
+    design = np.zeros((len(log_ms), 2 * cut + len(models)))
+    design[rows, of_configuration] = design[rows, 2 * cut + of_model] = 1.0
+    design[rows, cut + of_configuration] = np.nan_to_num(known - middle)
+    pull = np.diag([RIDGE] * cut + [RIDGE_SLOPE] * cut + [1e-9] * len(models))
     parts = np.linalg.solve(design.T @ design + pull, design.T @ log_ms)
-    return dict(zip(configurations.tolist(), parts[:cut].tolist(), strict=True)), float(parts[cut:].mean())
+    pairs = zip(parts[:cut].tolist(), parts[cut : 2 * cut].tolist(), strict=True)
+    return dict(zip(configurations.tolist(), pairs, strict=True)), float(parts[2 * cut :].mean()), middle
 
 
 def aligned(tasks: Tasks, references: Sequence[str]) -> dict[str, Floats]:
     """Columns that describe each row's device by its own measurements of the references.
 
     ``reference`` is how this configuration did on them here, against the case's mean, ``reference_over_best`` against
-    its best candidate; ``reference_0`` and following on each of the first alone; ``reference_log_ms`` how long a
-    reference takes here. NaN where it was not measured.
+    its best candidate; ``reference_at_size`` and ``reference_at_size_over_best`` the same for a model of this size;
+    ``reference_0`` and following on each of the first alone; ``reference_log_ms`` how long a reference takes here. NaN
+    where it was not measured.
     """
     if not references:
         return {}
-    raw, absolute = np.full(len(tasks), np.nan), np.full(len(tasks), np.nan)
+    raw, at_size, absolute = (np.full(len(tasks), np.nan) for _ in range(3))
     single = np.full((min(len(references), FEATURES_OF_SINGLE), len(tasks)), np.nan)
-    log_ms, is_reference = tasks.log_ms, np.isin(tasks.model, list(references))
+    log_ms, size, is_reference = tasks.log_ms, tasks.column(SIZE), np.isin(tasks.model, list(references))
     for device in np.unique(tasks.device):
-        here = tasks.device == device
-        measured = here & is_reference
-        if not measured.any():
+        here = np.flatnonzero(tasks.device == device)
+        measured = here[is_reference[here]]
+        if not len(measured):
             continue
-        parts, absolute[here] = effects(log_ms[measured], tasks.model[measured], tasks.configuration[measured])
-        raw[here] = [parts.get(each, np.nan) for each in tasks.configuration[here]]
-        for number in range(len(single)):
-            one = measured & (tasks.model == references[number])
-            found = dict(zip(tasks.configuration[one], log_ms[one], strict=True))
-            single[number, here] = [found.get(each, np.nan) for each in tasks.configuration[here]]
-    columns = {"reference": raw - case_mean(tasks.case, raw), "reference_over_best": raw - case_min(tasks.case, raw)}
-    columns |= {f"reference_{number}": each - case_mean(tasks.case, each) for number, each in enumerate(single)}
+        parts, absolute[here], middle = effects(
+            log_ms[measured], tasks.model[measured], tasks.configuration[measured], size[measured]
+        )
+        found = np.array([parts.get(each, UNKNOWN) for each in tasks.configuration[here].tolist()])
+        raw[here] = found[:, 0]
+        at_size[here] = found[:, 0] + found[:, 1] * np.nan_to_num(size[here] - middle)
+        for number, alone in enumerate(single):
+            alone[here] = _alone(tasks, here, measured[tasks.model[measured] == references[number]], log_ms)
+    columns = {
+        "reference": raw - case_mean(tasks.case, raw),
+        "reference_over_best": raw - case_min(tasks.case, raw),
+        "reference_at_size": at_size - case_mean(tasks.case, at_size),
+        "reference_at_size_over_best": at_size - case_min(tasks.case, at_size),
+        **{f"reference_{number}": each - case_mean(tasks.case, each) for number, each in enumerate(single)},
+    }
     return {**columns, "reference_log_ms": absolute}
+
+
+def _alone(tasks: Tasks, here: Rows, one: Rows, log_ms: Floats) -> Floats:
+    """Log latency of one reference under the configuration of each row; NaN where it was not measured so."""
+    found = dict(zip(tasks.configuration[one].tolist(), log_ms[one].tolist(), strict=True))
+    return np.array([found.get(each, np.nan) for each in tasks.configuration[here].tolist()])

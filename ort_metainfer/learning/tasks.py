@@ -72,6 +72,10 @@ class Tasks:
         order = np.argsort(self.case, kind="stable")
         yield from np.split(order, np.flatnonzero(np.diff(self.case[order])) + 1)
 
+    def column(self, name: str) -> Floats:
+        """One feature; NaN everywhere where there is none of that name."""
+        return self.features[:, self.names.index(name)] if name in self.names else np.full(len(self), np.nan)
+
     def take(self, rows: NDArray[np.bool_]) -> Tasks:
         """The same of some rows only."""
         arrays = ("model", "family", "device", "hardware", "kind", "configuration", "latency_ms", "features")
