@@ -302,10 +302,11 @@ class Deliberation:
         return found
 
     def _first_proposals(self, problem: Problem, prior: Strategy | None) -> list[Proposal]:
-        from ort_metainfer.deciders.meta_model import MetaModel
+        from ort_metainfer.learning.experience import meta_model
 
+        learned = meta_model(self.cache.directory, self.rules, self._first_batch // 2)
         stale = [Proposal(prior, "cache", "it won under other versions")] if prior and not prior.is_default else []
-        proposals = self._ask([MetaModel(), self.rules], problem, stale)
+        proposals = self._ask([learned, self.rules], problem, stale)
         room = max(0, self._first_batch - len(proposals))  # a race costs its two baselines, however few it compares
         known = {proposal.strategy for proposal in proposals}
         return proposals + [more for more in self._search(problem) if more.strategy not in known][:room]

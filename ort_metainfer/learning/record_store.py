@@ -104,12 +104,13 @@ class RecordStore:
                     return 0
         return 0
 
-    def read(self, structure: str | None = None) -> list[Record]:
-        """Records in the order they came, all or those of one structure; rows that are none are counted."""
+    def read(self, structure: str | None = None, *, overrides: bool = False) -> list[Record]:
+        """Records in the order they came, all or those of one structure, or people's overrides alone; rows that are
+        none are counted."""
         self.corrupt = 0
         for _attempt in range(2):
             try:
-                rows, parts = self._select(structure)
+                rows, parts = self._select(structure, overrides)
                 return [record for row in rows if (record := self._record(row, parts)) is not None]
             except FileNotFoundError:
                 return []
@@ -184,12 +185,14 @@ class RecordStore:
             connection.execute(_OLDEST.format(""), (count - removed - self.limit,))
         connection.execute(f"DELETE FROM parts_v1 WHERE id NOT IN ({_used('')})")
 
-    def _select(self, structure: str | None) -> tuple[list[Any], dict[Any, Any]]:
-        where, values = ("", ()) if structure is None else ("WHERE structure = :structure", {"structure": structure})
+    def _select(self, structure: str | None, overrides: bool) -> tuple[list[Any], dict[Any, Any]]:
+        asked = ["structure = :structure"] if structure is not None else []
+        asked += ["kept"] if overrides else []
+        where, values = (f"WHERE {' AND '.join(asked)}" if asked else ""), {"structure": structure}
         with closing(self._open()) as connection:
             connection.execute("BEGIN")  # rows and parts of the same moment
             rows = connection.execute(f"SELECT row, {_IDS} FROM records_v1 {where} ORDER BY number", values).fetchall()
-            wanted = "" if structure is None else f"WHERE id IN ({_used(where)})"
+            wanted = f"WHERE id IN ({_used(where)})" if asked else ""
             return rows, dict(connection.execute(f"SELECT id, value FROM parts_v1 {wanted}", values).fetchall())
 
     def _record(self, row: Sequence[bytes], parts: Mapping[bytes, bytes]) -> Record | None:

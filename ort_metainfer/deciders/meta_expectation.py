@@ -1,0 +1,111 @@
+"""Asking the learned ranking about one problem: where it may be asked, and what it expects. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ort_metainfer.deciders.meta_support import Place, place_of
+from ort_metainfer.deciders.traits_devices import device_of
+from ort_metainfer.decision import Refusal
+from ort_metainfer.learning.examples import case_features, row_features, strategy_kinds
+from ort_metainfer.learning.features import device_features, provider_of, references_of
+from ort_metainfer.problem import Device, Problem
+from ort_metainfer.strategy import Strategy
+
+if TYPE_CHECKING:
+    from ort_metainfer.deciders.meta_model import Model
+
+__all__ = ["RESIDUAL", "Asked"]
+
+RESIDUAL = 0.1
+"""Spread that is added to the trees' own, in natural log units: they share what none of them was told. A choice."""
+
+NAME = "meta-model"
+
+
+class Asked:
+    """One model and one problem.
+
+    Args:
+        model: the learned ranking.
+        problem: what is to be decided.
+        graph: the graph's features.
+    """
+
+    def __init__(self, model: Model, problem: Problem, graph: Mapping[str, float]) -> None:
+        self._model, self._problem, self._graph = model, problem, graph
+        self._places: dict[Device, Place] = {}
+        self._described: dict[Device, tuple[dict[str, float], dict[str, float]]] = {}
+
+    @property
+    def source(self) -> str:
+        """What the model was learned from."""
+        card = self._model.card
+        devices = f"{len(card.hardware)} devices" if len(card.hardware) != 1 else "one device"
+        return f"{card.records} trials of {card.structures} models on {devices}, {card.trained_at[:10]}"
+
+    def unseen_classes(self) -> list[Refusal]:
+        """A refusal for each class of device here that was never seen: agreement of the trees says nothing of it."""
+        kinds = dict.fromkeys(device.kind for device in self._problem.devices)
+        seen = ", ".join(f"{kind} ({count})" for kind, count in sorted(self._model.support.kinds.items())) or "none"
+        return [
+            Refusal(
+                f"the learned ranking on {kind}",
+                NAME,
+                f"no device of class {kind} was seen in training, only {seen}: it is left to the rules and the search",
+                self.source,
+            )
+            for kind in kinds
+            if kind not in self._model.support.kinds
+        ]
+
+    def supported(self, strategies: Sequence[Strategy]) -> tuple[list[Strategy], list[Refusal]]:
+        """Those that may be asked about, and why others may not, a device or kind of strategy at a time."""
+        kept: list[Strategy] = []
+        refusals: dict[str, Refusal] = {}
+        for strategy in strategies:
+            device = device_of(self._problem, strategy)
+            if device is None or device.kind not in self._model.support.kinds:
+                continue
+            subject = f"the learned ranking on {device.kind} ({device.provider})"
+            reason = self.place(strategy).objection
+            if reason is None and (strange := self._strange(strategy)):
+                subject, reason = f"the learned ranking of {strange}", f"no {strange} was seen in training"
+            if reason is None:
+                kept.append(strategy)
+            else:
+                refusals.setdefault(subject, Refusal(subject, NAME, reason, self.source))
+        return kept, list(refusals.values())
+
+    def _strange(self, strategy: Strategy) -> str:
+        known = self._model.support.strategies
+        unseen = strategy_kinds(strategy, provider_of(strategy, self._problem)) - known if known else ()
+        return ", ".join(sorted(unseen))
+
+    def place(self, strategy: Strategy) -> Place:
+        """Where the case lies on the device that the strategy runs on."""
+        device = device_of(self._problem, strategy) or self._problem.cpu
+        if device not in self._places:
+            features, _ = self._features(device)
+            self._places[device] = place_of(self._model.support, case_features(self._graph, features))
+        return self._places[device]
+
+    def _features(self, device: Device) -> tuple[dict[str, float], dict[str, float]]:
+        if device not in self._described:
+            profile = self._problem.profiles.get(device.provider)
+            self._described[device] = device_features(device, profile), references_of(profile)
+        return self._described[device]
+
+    def expected(self, strategies: Sequence[Strategy]) -> NDArray[np.float32]:
+        """Candidates x trees, ln(baseline / strategy)."""
+        return self._model.expected([self._row(strategy) for strategy in strategies])
+
+    def _row(self, strategy: Strategy) -> dict[str, float]:
+        device = device_of(self._problem, strategy) or self._problem.cpu
+        features, references = self._features(device)
+        provider = provider_of(strategy, self._problem)
+        return row_features(self._graph, features, references, strategy, device.kind, provider)
