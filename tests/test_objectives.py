@@ -386,7 +386,7 @@ def test_a_race_weighs_everyone_once_and_the_default_twice() -> None:
     scales = Scales({Strategy(): 100.0, NO_PATTERN: 50.0, ONE_THREAD: 100.0})
     raced = [
         replace(trial(NO_PATTERN, 1.0), timing=latency(1.0)),
-        replace(trial(ONE_THREAD, 1.0), timing=latency(1.5)),
+        replace(trial(ONE_THREAD, 1.0), timing=latency(1.5, spread=0.5)),
         trial(Strategy(session_config={"a": "1"}), failed="accurate"),
     ]
     light, slow, wrong = weigh_all(raced, MEMORY, scales, deadline=math.inf)

@@ -21,7 +21,8 @@ from ort_metainfer.trials import child as child_module
 from ort_metainfer.trials import client as client_module
 from ort_metainfer.trials.channel import decode, encode
 from ort_metainfer.trials.child import Child, interpreter
-from ort_metainfer.trials.client import Dialogue, _attribute
+from ort_metainfer.trials.client import _attribute
+from ort_metainfer.trials.dialogue import Dialogue
 from ort_metainfer.trials.ledger import Ledger
 from ort_metainfer.trials.task import Thresholds
 from ort_metainfer.trials.timing import Turn

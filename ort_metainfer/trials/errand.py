@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ort_metainfer.trials.child import Child
-from ort_metainfer.trials.client import Dialogue
+from ort_metainfer.trials.dialogue import Dialogue
 
 __all__ = ["run_errand"]
 

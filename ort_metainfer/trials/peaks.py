@@ -15,6 +15,7 @@ from ort_metainfer.errors import MetainferError
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import gates
 from ort_metainfer.trials.channel import setup_plain
+from ort_metainfer.trials.errand import run_errand
 from ort_metainfer.trials.task import Setup, Thresholds
 from ort_metainfer.trials.timing import MIN_ROUNDS, interval_of_median, is_clear
 
@@ -33,8 +34,6 @@ def weigh(setup: Setup, strategy: Strategy, deadline: float) -> float:
     Raises:
         MetainferError: it cannot be made, crashed, had no time, or the system does not tell.
     """
-    from ort_metainfer.trials.errand import run_errand  # which imports the host that imports this
-
     plain = setup_plain(setup)
     if not strategy.transforms:
         plain["graph"] = None  # it can be large, and only rewrites read it
@@ -97,7 +96,8 @@ def weigh_all(trials: Sequence[Trial], thresholds: Thresholds, weigh_one: Weigh,
             done.append(replace(trial, timing=None, failure=f"its memory: {error}"))
             continue
         timing = with_peaks(trial.timing, base_mb, [own_mb], thresholds.confidence)
-        blame = None if gates.may_be_bounded(trial.timing, thresholds) else gates.too_slow(timing, thresholds)
+        keeps = 1 / trial.timing.speedup <= thresholds.max_slowdown  # whether for certain, a duel will tell
+        blame = None if keeps else gates.too_slow(trial.timing, thresholds)
         weighed = replace(trial, timing=timing, peak_memory_mb=own_mb)
         done.append(weighed if blame is None else weighed.with_gate(Gate("pays", False, blame)))
     return done
