@@ -39,7 +39,7 @@ class ForestRun:
         given = model if isinstance(model, bytes) else str(model)
         try:
             self._session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # noqa: BLE001  # onnxruntime raises what it likes for a file that is no model
+        except Exception as error:  # onnxruntime raises what it likes for a file that is no model
             name = "a model in memory" if isinstance(model, bytes) else str(model)
             raise LearningError(f"{name} is no forest that onnxruntime can run: {error}") from error
         self._input = self._session.get_inputs()[0]

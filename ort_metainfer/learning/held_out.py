@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from ort_metainfer.learning.references import aligned, choose_references
 from ort_metainfer.learning.seen_elsewhere import seen_elsewhere
-from ort_metainfer.learning.tasks import Floats, Tasks
+from ort_metainfer.learning.tasks import Tasks
 
 __all__ = ["Fold", "HeldOut", "Split", "folds", "predict_held_out"]
 
 Split = Literal["device", "model", "family", "both", "both-models"]
 """What is new about the test: the device; the model, or its whole family; the device and the family (the model)."""
 
-Learner = Callable[[Floats, Floats, Floats], NDArray[np.floating]]
-"""Features and target to learn from, features to answer for -> rows x samples (trees) of log latency."""
+Learner = Callable[[Tasks, NDArray[np.bool_], NDArray[np.bool_]], NDArray[np.floating]]
+"""A table, its rows to learn from, its rows to answer for -> those rows x samples (trees) of log latency."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,15 +107,15 @@ def predict_held_out(
         if only and not np.isin(tasks.hardware[fold.test], list(only)).any():
             continue
         chosen = choose_references(tasks, fold.learn, references) if references else []
-        columns = {**aligned(tasks, chosen)}
+        columns = aligned(tasks, chosen)
         if split == "device":
             columns |= seen_elsewhere(tasks, fold.learn, columns.get("reference"))
-        features = tasks.with_features(columns).features
+        described = tasks.with_features(columns)
         is_reference = np.isin(tasks.model, chosen)
         learn, test = fold.learn & ~is_reference, fold.test & ~is_reference
         if not test.any():
             continue
-        answers = learner(features[learn], tasks.target[learn], features[test])
+        answers = learner(described, learn, test)
         if expected is None:
             expected = np.full((len(tasks), answers.shape[1]), np.nan, dtype=np.float32)
         expected[test] = answers
