@@ -50,8 +50,15 @@ def row_features(
 
 
 def strategy_kinds(strategy: Strategy, provider: str) -> frozenset[str]:
-    """What is new about a strategy where training has not seen it: its provider, its families of rewrites."""
-    return frozenset({f"provider {provider}", *(f"rewrites {family_of(each)}" for each in strategy.transforms)})
+    """What is new about a strategy where training has not seen it: its provider, its families of rewrites, the options
+    it sets. Of what never varied no tree says anything."""
+    options = (
+        *strategy.session_options,
+        *strategy.session_config,
+        *(["static_shapes"] if strategy.static_shapes else []),
+    )
+    rewrites = (f"rewrites {family_of(each)}" for each in strategy.transforms)
+    return frozenset({f"provider {provider}", *rewrites, *(f"option {name}" for name in options)})
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,9 @@ SLACK = 0.1
 QUANTILE = 0.99
 """Of the distances at which held-out hardware lay from all other: what is farther is not known ground."""
 
+ROUNDING = 1e-5
+"""Relative spread below which a feature is the same everywhere: what is left is rounding, also of the card's digits."""
+
 EXEMPLARS = 192
 """Cases that are kept to measure distances from; enough that the nearest is near, few enough for a file."""
 
@@ -150,7 +153,7 @@ def learn_support(
     keep = known.any(axis=0)
     columns = cases[:, keep]
     centre, spread = np.nanmean(columns, axis=0), np.nanstd(columns, axis=0)
-    scale = np.where(spread > 0, spread, 1.0)
+    scale = np.where(spread > ROUNDING * (1 + np.abs(centre)), spread, 1.0)
     standardised = (columns - centre) / scale
     picked = _spread_out(hardware, seed)
     return Support(

@@ -1,0 +1,88 @@
+"""Retraining on a machine's own records: from the store to the model in use, if it deserves the place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ort_metainfer.errors import LearningError
+from ort_metainfer.learning.exceptions import weighed
+from ort_metainfer.learning.experience import FOLDER, model_in_use
+from ort_metainfer.learning.find_db import shipped_records
+from ort_metainfer.learning.learned import LearnedModel, save
+from ort_metainfer.learning.record import Record
+from ort_metainfer.learning.record_store import RecordStore
+from ort_metainfer.learning.train import Contest, contest, train
+
+__all__ = ["Retrained", "lessons", "retrain"]
+
+SAYS_NOTHING = ("no time", "the default session failed")
+"""Failures that are none of the strategy's."""
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """How a retraining ended.
+
+    Attributes:
+        model: the one in use now.
+        replaced: whether that is a new one.
+        contest: the comparison on hardware held out.
+        records: how many records there were to learn from, shipped ones among them.
+        folder: where a new one was written; None where none was.
+    """
+
+    model: LearnedModel
+    replaced: bool
+    contest: Contest
+    records: int
+    folder: Path | None
+
+
+def lessons(records: Iterable[Record]) -> list[Record]:
+    """What is learned from: each record once, what people chose with its weight, and what failed as no gain.
+
+    A strategy that failed a gate leaves the default in force: trying it gained nothing. So it counts as one of the
+    default's speed, and a strategy that often fails is expected to gain less than one that never does.
+    """
+    once = {record.identity: record for record in records if not record.strategy.is_default}
+    return [_outcome(record) for record in weighed(list(once.values()))]
+
+
+def _outcome(record: Record) -> Record:
+    if record.is_verdict or record.simulated or not _has_failed(record):
+        return record
+    return replace(record, failure=None, log_ratio=0.0, gates={**record.gates, "accurate": True})
+
+
+def _has_failed(record: Record) -> bool:
+    crashed = record.failure is not None and record.failure not in SAYS_NOTHING
+    return crashed or not record.gates.get("compiles", True) or not record.gates.get("accurate", True)
+
+
+def retrain(directory: Path, *, sources: Sequence[str] = (), seed: int = 0) -> Retrained:
+    """Learn from the records in the cache directory and the shipped ones, and put the model to use if it is not worse.
+
+    The model in use, one's own or the shipped one, is held against the new one on hardware that neither has seen.
+
+    Args:
+        directory: the cache directory.
+        sources: where the records come from, for the card.
+        seed: equal records and seeds give an equal model.
+
+    Raises:
+        LearningError: there is too little to learn from, scikit-learn is not installed, or the model cannot be written.
+    """
+    records = lessons([*shipped_records(), *RecordStore(directory).read()])
+    champion, _ = model_in_use(directory)
+    compared = contest(records, champion, seed=seed)
+    if champion is not None and not compared.wins:
+        return Retrained(champion, False, compared, len(records), None)
+    model = train(records, sources=sources or ("records of this machine, and those shipped",), seed=seed)
+    folder = directory / FOLDER
+    try:
+        save(model, folder)
+    except OSError as error:
+        raise LearningError(f"cannot write the model to {folder}: {error.strerror or error}") from error
+    return Retrained(model, True, compared, len(records), folder)
