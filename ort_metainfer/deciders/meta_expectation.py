@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,27 +64,33 @@ class Asked:
         ]
 
     def supported(self, strategies: Sequence[Strategy]) -> tuple[list[Strategy], list[Refusal]]:
-        """Those that may be asked about, and why others may not, a device or kind of strategy at a time."""
+        """Those that may be asked about, and why others may not: a device at a time, and what no training has seen."""
         kept: list[Strategy] = []
-        refusals: dict[str, Refusal] = {}
+        outside: dict[Device, Refusal] = {}
+        strange: dict[str, None] = {}
         for strategy in strategies:
             device = device_of(self._problem, strategy)
             if device is None or device.kind not in self._model.support.kinds:
                 continue
-            subject = f"the learned ranking on {device.kind} ({device.provider})"
-            reason = self.place(strategy).objection
-            if reason is None and (strange := self._strange(strategy)):
-                subject, reason = f"the learned ranking of {strange}", f"no {strange} was seen in training"
-            if reason is None:
-                kept.append(strategy)
+            reason, unseen = self.place(strategy).objection, self._unseen(strategy)
+            if reason is not None:
+                subject = f"the learned ranking on {device.kind} ({device.provider})"
+                outside[device] = Refusal(subject, NAME, reason, self.source)
+            elif unseen:
+                strange.update(dict.fromkeys(unseen))
             else:
-                refusals.setdefault(subject, Refusal(subject, NAME, reason, self.source))
-        return kept, list(refusals.values())
+                kept.append(strategy)
+        return kept, [*outside.values(), *self._told(list(strange))]
 
-    def _strange(self, strategy: Strategy) -> str:
+    def _told(self, strange: Sequence[str]) -> Iterator[Refusal]:
+        if strange:
+            reason = f"not seen in training, so left to the rules and the search: {', '.join(strange)}"
+            yield Refusal("the learned ranking", NAME, reason, self.source)
+
+    def _unseen(self, strategy: Strategy) -> list[str]:
+        """Its provider, options and families of rewrites, as far as no training has seen them."""
         known = self._model.support.strategies
-        unseen = strategy_kinds(strategy, provider_of(strategy, self._problem)) - known if known else ()
-        return ", ".join(sorted(unseen))
+        return sorted(strategy_kinds(strategy, provider_of(strategy, self._problem)) - known) if known else []
 
     def place(self, strategy: Strategy) -> Place:
         """Where the case lies on the device that the strategy runs on."""

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ort_metainfer.errors import LearningError
+from ort_metainfer.spec import SessionSpec
+from ort_metainfer.strategy import Strategy
 
 __all__ = ["ForestRun", "as_matrix"]
 
@@ -31,14 +33,12 @@ class ForestRun:
     """
 
     def __init__(self, model: Path | bytes) -> None:
-        import onnxruntime
+        from ort_metainfer.options import open_session  # a plain session also while onnxruntime is patched
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+        options = {"intra_op_num_threads": 1, "inter_op_num_threads": 1, "log_severity_level": 3}
         given = model if isinstance(model, bytes) else str(model)
         try:
-            self._session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+            self._session = open_session(given, SessionSpec(options), Strategy(provider="CPUExecutionProvider"))
         except Exception as error:  # onnxruntime raises what it likes for a file that is no model
             name = "a model in memory" if isinstance(model, bytes) else str(model)
             raise LearningError(f"{name} is no forest that onnxruntime can run: {error}") from error
