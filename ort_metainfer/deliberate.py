@@ -321,8 +321,10 @@ class Deliberation:
     def predictor(self) -> Predictor:
         """What tells the search what to expect of a strategy."""
         from ort_metainfer.deciders.cost_model import CostModel
+        from ort_metainfer.deciders.meta_prior import blended
+        from ort_metainfer.learning.experience import model_in_use
 
-        return CostModel()
+        return blended(CostModel(), model_in_use(self.cache.directory)[0])
 
     def _ask(self, deciders: Sequence[Decider], problem: Problem, first: list[Proposal]) -> list[Proposal]:
         """Proposals that no rule forbids and that were not tried, in order, completed; every "no" is kept."""

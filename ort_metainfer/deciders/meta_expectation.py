@@ -37,7 +37,7 @@ class Asked:
     """
 
     def __init__(self, model: Model, problem: Problem, graph: Mapping[str, float]) -> None:
-        self._model, self._problem, self._graph = model, problem, graph
+        self._model, self.problem, self._graph = model, problem, graph
         self._places: dict[Device, Place] = {}
         self._described: dict[Device, tuple[dict[str, float], dict[str, float]]] = {}
 
@@ -50,7 +50,7 @@ class Asked:
 
     def unseen_classes(self) -> list[Refusal]:
         """A refusal for each class of device here that was never seen: agreement of the trees says nothing of it."""
-        kinds = dict.fromkeys(device.kind for device in self._problem.devices)
+        kinds = dict.fromkeys(device.kind for device in self.problem.devices)
         seen = ", ".join(f"{kind} ({count})" for kind, count in sorted(self._model.support.kinds.items())) or "none"
         return [
             Refusal(
@@ -69,7 +69,7 @@ class Asked:
         outside: dict[Device, Refusal] = {}
         strange: dict[str, None] = {}
         for strategy in strategies:
-            device = device_of(self._problem, strategy)
+            device = device_of(self.problem, strategy)
             if device is None or device.kind not in self._model.support.kinds:
                 continue
             reason, unseen = self.place(strategy).objection, self._unseen(strategy)
@@ -90,11 +90,11 @@ class Asked:
     def _unseen(self, strategy: Strategy) -> list[str]:
         """Its provider, options and families of rewrites, as far as no training has seen them."""
         known = self._model.support.strategies
-        return sorted(strategy_kinds(strategy, provider_of(strategy, self._problem)) - known) if known else []
+        return sorted(strategy_kinds(strategy, provider_of(strategy, self.problem)) - known) if known else []
 
     def place(self, strategy: Strategy) -> Place:
         """Where the case lies on the device that the strategy runs on."""
-        device = device_of(self._problem, strategy) or self._problem.cpu
+        device = device_of(self.problem, strategy) or self.problem.cpu
         if device not in self._places:
             features, _ = self._features(device)
             self._places[device] = place_of(self._model.support, case_features(self._graph, features))
@@ -102,7 +102,7 @@ class Asked:
 
     def _features(self, device: Device) -> tuple[dict[str, float], dict[str, float]]:
         if device not in self._described:
-            profile = self._problem.profiles.get(device.provider)
+            profile = self.problem.profiles.get(device.provider)
             self._described[device] = device_features(device, profile), references_of(profile)
         return self._described[device]
 
@@ -111,7 +111,7 @@ class Asked:
         return self._model.expected([self._row(strategy) for strategy in strategies])
 
     def _row(self, strategy: Strategy) -> dict[str, float]:
-        device = device_of(self._problem, strategy) or self._problem.cpu
+        device = device_of(self.problem, strategy) or self.problem.cpu
         features, references = self._features(device)
-        provider = provider_of(strategy, self._problem)
+        provider = provider_of(strategy, self.problem)
         return row_features(self._graph, features, references, strategy, device.kind, provider)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,12 +40,28 @@ def model_in_use(directory: Path | None) -> tuple[LearnedModel | None, str]:
         if not folder.is_dir():
             continue
         try:
-            from ort_metainfer.learning.learned import load
-
-            return load(folder), ""
+            return _loaded(folder, _stamp(folder)), ""
         except LearningError as error:
             why = why or str(error)
     return None, why or "none is shipped or trained"
+
+
+@lru_cache(maxsize=2)
+def _loaded(folder: Path, stamp: int) -> LearnedModel:
+    """The model in a folder as it was at ``stamp``: a decision asks for it more than once."""
+    from ort_metainfer.learning.learned import load
+
+    return load(folder)
+
+
+def _stamp(folder: Path) -> int:
+    """When its card was written, in ns; 0 where there is none."""
+    from ort_metainfer.learning.learned import CARD
+
+    try:
+        return (folder / CARD).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def meta_model(directory: Path, rules: RuleLibrary, most: int) -> MetaModel:
