@@ -24,7 +24,7 @@ PREFIX = "ORT_METAINFER_"
 OBJECTIVES = ("latency", "tail", "throughput", "memory", "pipeline")
 """What a strategy may be chosen for."""
 
-OTHER_VARIABLES = frozenset({"CONFIG", "ZOO", "FULL", "OPENVINO_PYTHON", "TRIAL_FAULT"})
+OTHER_VARIABLES = frozenset({"CONFIG", "PUBLIC_DATA", "ZOO", "FULL", "OPENVINO_PYTHON", "TRIAL_FAULT"})
 """Variables that are no settings: where the user's file is, and what the tests use."""
 
 

@@ -13,6 +13,8 @@ COMMANDS = {  # name of the command: module of this package that holds it, as a 
     "import": ("learn_records", "import_records"),
     "clear": ("learn_records", "clear_records"),
     "exceptions": ("learn_exceptions", "exceptions"),
+    "train": ("learn_train", "train"),
+    "evaluate": ("learn_evaluate", "evaluate"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,15 @@ from ort_metainfer.learning.public_aihub import load_aihub
 from ort_metainfer.learning.public_help import gate_by_class
 from ort_metainfer.learning.public_ncnn import load_ncnn
 from ort_metainfer.learning.public_timm import load_timm
+from ort_metainfer.learning.record import Record
+from ort_metainfer.learning.record_tasks import DEFAULT, Hold, tasks_of
 from ort_metainfer.learning.tasks import Tasks
 
-__all__ = ["TABLES", "Table", "survey_tables"]
+__all__ = ["TABLES", "Policy", "Table", "survey_records", "survey_tables", "surveyed"]
+
+
+Policy = tuple[str, Callable[[int], Learner], Sequence[int]]
+"""Its name, its learner for a number of references, and with which numbers it is asked."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,40 @@ TABLES: Mapping[str, Table] = {
 }
 
 
+def survey_records(
+    records: Iterable[Record],
+    *,
+    hold: Hold = "hardware",
+    splits: Sequence[Split] = ("device", "both"),
+    references: Sequence[int] = (0, 3, 10),
+    rules: Mapping[str, Learner] | None = None,
+    trees: int = 100,
+    seed: int = 0,
+    simulated: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """The same of records of trials: how well what was learned on other hardware would have chosen.
+
+    Args:
+        records: any; verdicts are taken.
+        hold: what counts as one piece of hardware.
+        splits: what is held out.
+        references: how many other models' records on the device describe it.
+        rules: name -> what rules would have chosen.
+        trees: of a forest.
+        seed: of dealing and growing.
+        simulated: take simulated figures instead of measured ones.
+        tell: is given a line of progress now and then.
+    """
+    tasks = tasks_of(records, hold, simulated=simulated)
+    table = Table(lambda folder: tasks, "", default=policies.in_order(DEFAULT), rules=rules or {})
+    found = []
+    for split in splits if len(tasks) else ():
+        tell(f"records: {split} unseen, {hold} held out")
+        found.append(surveyed("records", tasks, split, _policies(table, split, references, trees, seed), seed=seed))
+    return {"hold": hold, "rows": len(tasks), "tables": found}
+
+
 def survey_tables(
     folder: Path,
     *,
@@ -113,32 +153,45 @@ def survey_tables(
 def _surveyed(
     name: str, tasks: Tasks, split: Split, references: Sequence[int], trees: int, seed: int
 ) -> dict[str, Any]:
-    """One table with one kind of unseen."""
-    table, scores = TABLES[name], []
-    best: HeldOut | None = None
-    for policy, learner, counts in _policies(table, split, references, trees, seed):
+    table = TABLES[name]
+    named = _policies(table, split, references, trees, seed)
+    return surveyed(name, tasks, split, named, groups=table.groups, seed=seed)
+
+
+def surveyed(
+    name: str, tasks: Tasks, split: Split, named: Iterable[Policy], *, groups: int = 10, seed: int = 0
+) -> dict[str, Any]:
+    """One table with one kind of unseen, as plain values.
+
+    Args:
+        name: of the table.
+        tasks: the table.
+        split: what is held out.
+        named: policies, the default first; verdicts are those of the last.
+        groups: into how many groups models are dealt.
+        seed: of dealing.
+    """
+    scores: list[Score] = []
+    last: HeldOut | None = None
+    for policy, learner, counts in named:
         for count in counts:
-            held_out = predict_held_out(tasks, learner(count), split, references=count, groups=table.groups, seed=seed)
-            default = _default_regret(scores)
-            scores += score(policy, split, held_out, default)
-            best = held_out if policy == "meta-model" and count == max(references) else best
+            last = predict_held_out(tasks, learner(count), split, references=count, groups=groups, seed=seed)
+            scores += score(policy, split, last, _default_regret(scores))
     return {
         "table": name,
         "source": tasks.source,
         "split": split,
-        "cases": scores[0].cases if scores else 0,
+        "cases": max((each.cases for each in scores), default=0),
         "devices": len(set(tasks.device.tolist())),
         "models": len(set(tasks.model.tolist())),
         "configurations": len(set(tasks.configuration.tolist())),
         "scores": [each.as_dict() for each in scores],
-        "verdicts": [] if best is None else [asdict(each) for count in (1, 3) for each in verdicts(best, count)],
-        "calibration": [] if best is None else [asdict(each) for each in calibration(best)],
+        "verdicts": [] if last is None else [asdict(each) for count in (1, 3) for each in verdicts(last, count)],
+        "calibration": [] if last is None else [asdict(each) for each in calibration(last)],
     }
 
 
-def _policies(
-    table: Table, split: Split, references: Sequence[int], trees: int, seed: int
-) -> Iterator[tuple[str, Callable[[int], Learner], Sequence[int]]]:
+def _policies(table: Table, split: Split, references: Sequence[int], trees: int, seed: int) -> Iterator[Policy]:
     """Each policy's name, its learner for a number of references, and which numbers it is asked with."""
     yield "default", lambda count: table.default, (0,)
     for rule, learner in table.rules.items():

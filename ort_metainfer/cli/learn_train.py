@@ -1,0 +1,50 @@
+"""``learn train``: a model learned from this machine's records, put in use where it chooses no worse."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ort_metainfer.cli.arguments import as_json
+from ort_metainfer.cli.learn_records import cache_dir, complain, record_store
+from ort_metainfer.cli.output import console, print_json
+
+__all__ = ["train"]
+
+
+@click.command("train")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to; by default where it is used.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Equal records and seeds give an equal model.")
+@click.option("--anyway", is_flag=True, help="Put it in use even where it chooses worse than the one in use.")
+@cache_dir
+@as_json
+def train(out: Path | None, seed: int, anyway: bool, cache_dir: str | None, as_json: bool) -> None:
+    """Learn from what was tried, here and in imported records. Needs the extra ort-metainfer[train].
+
+    The new model takes the place of the one in use only if it chooses no worse on hardware that neither has seen.
+    """
+    from ort_metainfer.learning.find_db import shipped_records
+    from ort_metainfer.learning.in_use import model_in_use, own_folder
+    from ort_metainfer.learning.learned import save
+    from ort_metainfer.learning.train import contest
+    from ort_metainfer.learning.train import train as learn
+
+    store = record_store(cache_dir)
+    records = [*shipped_records(), *store.read()]
+    complain(store)
+    folder = out or own_folder(store.path.parent)
+    model = learn(records, seed=seed)
+    result = contest(records, model_in_use(store.path.parent), seed=seed)
+    kept = result.wins or anyway or out is not None
+    if kept:
+        save(model, folder)
+    card = model.card
+    if as_json:
+        print_json({"kept": kept, "folder": str(folder), "contest": asdict(result), "card": asdict(card)})
+        return
+    console().print(
+        f"learned from {card.records} verdicts on {len(card.hardware)} devices and {card.structures} graphs; "
+        f"{result.reason}; " + (f"in use: {folder}" if kept else "the one in use stays")
+    )
