@@ -161,6 +161,8 @@ def search_all(model: Path, inputs: Path, accuracy: str) -> dict[str, Any]:
         "seconds": round(time.monotonic() - began, 1),
         "versions": {"ort_metainfer": VERSION, "onnxruntime": __import__("onnxruntime").__version__},
         "machine": str(problem.cpu),
+        "cores": problem.cpu.cores,
+        "features": list(problem.cpu.features),
         "graph": setup.graph.as_dict(),
         "shapes": {name: list(shape) for name, shape in setup.shapes.items()},
         "state": [observe(0.5).others_cpu, decision["state"]["others_cpu"]],
