@@ -43,6 +43,7 @@ def policy_of(settings: Settings, spec: SessionSpec) -> Policy:
         pinned=spec.pinned() | ({"providers": first} if first else {}) | metric,
         callers=(settings.callers or _usual_callers()) if settings.objective == "throughput" else 1,
         max_slowdown=settings.max_slowdown if settings.objective == "memory" else None,
+        rules_off=tuple(sorted(settings.rules_off or ())),
     )
 
 
