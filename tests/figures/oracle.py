@@ -5,8 +5,10 @@ onnxruntime in the same process:
 
 1. every choice of every dimension of the declared space alone;
 2. every combination over providers, rewrites, shapes, graph levels and threads of those choices that did not fail a
-   gate and did not lose alone (their whole interval below 0.97);
-3. the small session options, alone and in pairs, on top of the eight best; then the six best of all race for long.
+   gate and did not lose alone (median below 0.97, whole interval below 1), the 150 that the product of their gains
+   promises most of first;
+3. the small session options on top of the four best, in pairs on top of the best; then the six best of all race for
+   long.
 
 What was tried, with every figure, is written to ``OUTPUT_FOLDER/MODEL-ACCURACY.json.gz``: the machine is named in it.
 """
@@ -44,8 +46,11 @@ from ort_metainfer.trials.offered import devices_to_try
 from ort_metainfer.trials.task import Setup, Thresholds
 
 MAIN = ("provider", "rewrites", "static shapes", "graph level", "threads")
-TOGETHER, BASE_S, EACH_S, FINAL_S = 6, 2.0, 0.8, 40.0
-LOSES, BEST, FINALISTS, MOST = 0.97, 8, 6, 400
+TOGETHER, BASE_S, EACH_S, FINAL_S = 6, 2.0, 0.3, 40.0
+ROUNDS, TURN_S, RUNS = 6, 0.11, 2
+"""For combinations: rounds, and what a turn takes beside that many runs."""
+
+LOSES, BEST, FINALISTS, MOST = 0.97, 4, 6, 150
 LIMIT_S = 60.0
 
 
@@ -66,9 +71,9 @@ class Oracle:
         self.race([(d.name, c.part) for d in self.dimensions for c in d.choices])
         wanted = [s for answer in (self.rules.propose(self.problem, ()),) for s in answer if isinstance(s, Proposal)]
         self.race([(proposal.by, proposal.strategy) for proposal in wanted])
-        self.race([("combination", s) for s in islice(self.combined(), MOST)])
-        for parent in self.best(BEST):
-            self.race([("small options", s) for s in self.small(parent)])
+        self.race([("combination", s) for s in islice(sorted(self.combined(), key=self.promise), MOST)])
+        for place, parent in enumerate(self.best(BEST)):
+            self.race([("small options", s) for s in self.small(parent, in_pairs=place == 0)])
         finalists = self.best(FINALISTS)
         proposals = [Proposal(strategy, "final", "") for strategy in finalists]
         for trial in self.host.race(self.setup, proposals, self.thresholds, until(FINAL_S)) if proposals else ():
@@ -82,15 +87,23 @@ class Oracle:
         allowed = [s for s in new if self.rules.refuse(self.problem, s) is None]
         for start in range(0, len(allowed), TOGETHER):
             batch = [Proposal(strategy, new[strategy], "") for strategy in allowed[start : start + TOGETHER]]
-            limit = until(BASE_S + EACH_S * len(batch) + 12 * (len(batch) + 2) * self.latency_s)
+            limit = until(BASE_S + EACH_S * len(batch) + ROUNDS * (len(batch) + 2) * self.turn_s)
             for trial in self.host.race(self.setup, batch, self.thresholds, limit):
                 self.trials[trial.strategy] = trial
             print(f"  {len(self.trials)} tried, best {max(self.speedups(), default=1.0):.3f}", flush=True)
 
     @property
-    def latency_s(self) -> float:
+    def turn_s(self) -> float:
         timed = [t.timing.baseline_p50_ms for t in self.trials.values() if t.timing is not None]
-        return 0.15 + (8 * min(timed) / 1000 if timed else 0.3)
+        return TURN_S + (RUNS * min(timed) / 1000 if timed else 0.3)
+
+    def promise(self, strategy: Strategy) -> float:
+        """Less for more: minus the product of what its parts gained alone, where that is known."""
+        gain = 1.0
+        for dimension in self.dimensions:
+            trial = self.trials.get(dimension.part_of(strategy))
+            gain *= trial.timing.speedup if trial is not None and trial.timing is not None else 1.0
+        return -gain
 
     def speedups(self) -> Iterator[float]:
         return (t.timing.speedup for t in self.trials.values() if t.timing is not None and not has_failed(t))
@@ -105,7 +118,8 @@ class Oracle:
         trial = self.trials.get(choice.part)
         if trial is None:
             return True
-        return not has_failed(trial) and (trial.timing is None or trial.timing.speedup_high >= LOSES)
+        timing = trial.timing
+        return not has_failed(trial) and (timing is None or timing.speedup >= LOSES or timing.speedup_high >= 1)
 
     def combined(self) -> Iterator[Strategy]:
         mains = [d for d in self.dimensions if d.name in MAIN]
@@ -117,12 +131,12 @@ class Oracle:
             if all(choice is None or choice.fits(self.problem, strategy) for _, choice in chosen):
                 yield strategy
 
-    def small(self, parent: Strategy) -> Iterator[Strategy]:
+    def small(self, parent: Strategy, in_pairs: bool) -> Iterator[Strategy]:
         smalls = [(d, c) for d in self.dimensions if d.name not in MAIN for c in d.choices if self.is_able(d, c)]
         for dimension, choice in smalls:
             if choice.fits(self.problem, made := dimension.put(parent, choice.part)):
                 yield made
-        for (one, first), (other, second) in combinations(smalls, 2):
+        for (one, first), (other, second) in combinations(smalls if in_pairs else (), 2):
             made = other.put(one.put(parent, first.part), second.part)
             if one.name != other.name and first.fits(self.problem, made) and second.fits(self.problem, made):
                 yield made
