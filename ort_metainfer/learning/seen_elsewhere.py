@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_metainfer.learning.tasks import Floats, Tasks, case_mean, case_min
+from ort_metainfer.learning.tasks import Floats, Rows, Tasks, case_mean, case_min
 
 __all__ = ["seen_elsewhere"]
+
+PROBES = ("cpu_share", "gpu_share", "log_layers")
+"""Columns that compiling a candidate on a device tells."""
 
 ROUNDS = 4
 """Alternating least squares over devices and configurations settles within these."""
@@ -22,7 +25,8 @@ def seen_elsewhere(tasks: Tasks, learn: NDArray[np.bool_], reference: Floats | N
     A row's own hardware is never looked at, neither for rows to learn from: a column means the same everywhere.
     ``elsewhere`` is the candidate against the case's mean, weighted towards devices whose references did alike;
     ``elsewhere_over_best`` against the best; ``elsewhere_devices`` how many devices it rests on, ``elsewhere_even`` the
-    same as ``elsewhere`` with even weights, ``elsewhere_nearest`` on the most similar device alone.
+    same as ``elsewhere`` with even weights, ``elsewhere_nearest`` on the most similar device alone. ``elsewhere_apart_x``
+    is how far this candidate's probe ``x`` lies from the same candidate's there: compiled otherwise, it runs otherwise.
 
     Args:
         tasks: the table.
@@ -35,6 +39,8 @@ def seen_elsewhere(tasks: Tasks, learn: NDArray[np.bool_], reference: Floats | N
     weight = _similarity(tasks, device, configuration, len(devices), len(configurations), reference)
     weight *= hardware[:, None] != hardware[None, :]
     found = np.full((4, len(tasks)), np.nan)
+    probes = {name: tasks.column(name) for name in PROBES if name in tasks.names}
+    apart = {name: np.full(len(tasks), np.nan) for name in probes}
     for model in np.unique(tasks.model):
         rows = np.flatnonzero(tasks.model == model)
         usable = rows[learn[rows]]
@@ -43,6 +49,9 @@ def seen_elsewhere(tasks: Tasks, learn: NDArray[np.bool_], reference: Floats | N
         for here in np.unique(device[rows]):
             these = rows[device[rows] == here]
             found[:, these] = _candidates(grid[:, configuration[these]], weight[here])
+            for name, column in probes.items():
+                there = _mean_there(column, usable, configuration, weight[here][device[usable]], configuration[these])
+                apart[name][these] = column[these] - there
     even, near, nearest, count = found
     near = near - case_mean(tasks.case, near)
     return {
@@ -51,7 +60,18 @@ def seen_elsewhere(tasks: Tasks, learn: NDArray[np.bool_], reference: Floats | N
         "elsewhere_even": even - case_mean(tasks.case, even),
         "elsewhere_nearest": nearest - case_mean(tasks.case, nearest),
         "elsewhere_devices": count,
+        **{f"elsewhere_apart_{name}": column for name, column in apart.items()},
     }
+
+
+def _mean_there(column: Floats, usable: Rows, configuration: Rows, weight: Floats, wanted: Rows) -> Floats:
+    """Weighted mean of a column over the usable rows of each wanted configuration; NaN where there is none."""
+    weight = np.where(np.isnan(column[usable]), 0.0, weight)
+    size = int(configuration.max()) + 1
+    total = np.bincount(configuration[usable], weight * np.nan_to_num(column[usable]), minlength=size)
+    count = np.bincount(configuration[usable], weight, minlength=size)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (total / count)[wanted]
 
 
 def _candidates(grid: Floats, weight: Floats) -> Floats:
