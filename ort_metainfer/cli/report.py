@@ -118,9 +118,13 @@ def speedup_text(timing: Plain) -> str:
 
 
 def trial_lines(decision: Plain) -> Iterator[str]:
-    """Every trial: who proposed it, each gate with its figures, the failure if it came to none."""
+    """Every trial: who proposed it, what experience expected of it, each gate with its figures, the failure if it came
+    to none."""
+    learned = [one for one in decision.get("proposals", ()) if one["by"] == "meta-model"]
     for trial in decision["trials"]:
         yield f"{Strategy.from_dict(trial['strategy']).describe()}   (proposed by {trial['by']})"
+        for proposal in (one for one in learned if one["strategy"] == trial["strategy"]):
+            yield f"    expected  {proposal['reason']}  [{proposal['source']}]"
         for gate in trial["gates"]:
             # those of single outputs (logits.cosine) are in --json; the words tell the worst
             figures = " ".join(f"{name}={value:.4g}" for name, value in gate["figures"].items() if "." not in name)

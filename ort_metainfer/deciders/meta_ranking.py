@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, hypot
+from math import exp, hypot, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,10 @@ __all__ = ["Ranked", "chosen"]
 
 LEAST = 0.003
 """Expected improvement, in natural log units, below which a strategy is not worth its trial: the search's."""
+
+LEAST_GAIN = log(1.02)
+"""What the third gate demands of a winner over the default, and a duel of a challenger over the best so far: less than
+that changes nothing."""
 
 WITHIN = 0.05
 """Trees agree on a choice that they hold to be so near to the best."""
@@ -106,7 +110,7 @@ def _next(words: NDArray[np.float64], among: Sequence[int], best: NDArray[np.flo
     if not among:
         return None
     rows = list(among)
-    adds = np.maximum(words[rows] - best, 0.0).mean(axis=1)
+    adds = np.maximum(words[rows] - best - LEAST_GAIN, 0.0).mean(axis=1)
     place = int((words[rows].mean(axis=1) if is_first else adds).argmax())
     return rows[place] if adds[place] >= LEAST else None
 
