@@ -110,7 +110,8 @@ def load(folder: Path) -> LearnedModel:
     """
     try:
         plain = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        card = Card(**{**plain["card"], "names": tuple(plain["card"]["names"])})
+        pairs = {name: tuple(plain["card"][name]) for name in ("names", "sources")}
+        card = Card(**{**plain["card"], **pairs})
         support = _support(plain["support"])
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise LearningError(

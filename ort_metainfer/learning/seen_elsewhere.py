@@ -24,9 +24,9 @@ def seen_elsewhere(tasks: Tasks, learn: NDArray[np.bool_], reference: Floats | N
 
     A row's own hardware is never looked at, neither for rows to learn from: a column means the same everywhere.
     ``elsewhere`` is the candidate against the case's mean, weighted towards devices whose references did alike;
-    ``elsewhere_over_best`` against the best; ``elsewhere_devices`` how many devices it rests on, ``elsewhere_even`` the
-    same as ``elsewhere`` with even weights, ``elsewhere_nearest`` on the most similar device alone. ``elsewhere_apart_x``
-    is how far this candidate's probe ``x`` lies from the same candidate's there: compiled otherwise, it runs otherwise.
+    ``elsewhere_over_best`` against the best; ``elsewhere_even`` with even weights, ``elsewhere_nearest`` on the most
+    similar device alone; ``elsewhere_devices`` how many devices it rests on. ``elsewhere_apart_x`` is how far this
+    candidate's probe ``x`` lies from the same candidate's there: compiled otherwise, it runs otherwise.
 
     Args:
         tasks: the table.
