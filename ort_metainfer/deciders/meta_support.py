@@ -85,24 +85,26 @@ def place_of(support: Support, case: Mapping[str, float]) -> Place:
 
 @lru_cache(maxsize=4)
 def limit_of(support: Support) -> float:
-    """The distance within which 99% of held-out hardware, or of held-out models, lay from all other; NaN without any.
+    """The distance within which 99% of the cases lie from the nearest of another model on another device; NaN without.
 
-    Where every model was measured on every device, hardware alone lies near: the same model is there on another one.
-    An unseen model is as far as those learned from are from one another.
+    Where every model was measured on every device, hardware held out alone lies near: the same model is there on
+    another one. Where all are of one device, or of one model, it is the distance from the nearest other case.
     """
     cases = support.exemplars.astype(np.float32)
-    graph = np.array([name.startswith("graph/") for name in support.names], dtype=np.bool_)
+    is_graph = np.array([name.startswith("graph/") for name in support.names], dtype=np.bool_)
     found = []
     for case in cases:
         difference = cases - case
         known = ~np.isnan(difference)
         squares = np.where(known, difference**2, 0.0)
-        others = squares[:, graph].sum(axis=1) > 0
+        of_graph, of_device = (squares[:, part].sum(axis=1) > 0 for part in (is_graph, ~is_graph))
+        both = of_graph & of_device
+        others = both if both.any() else of_graph | of_device
         if others.any():
             far = np.sqrt(squares[others].sum(axis=1) / np.maximum(known[others].sum(axis=1), 1))
             found.append(float(far.min()))
-    of_models = float(np.quantile(found, QUANTILE)) if found else float("nan")
-    return float(np.fmax(support.threshold, of_models))
+    of_both = float(np.quantile(found, QUANTILE)) if found else float("nan")
+    return float(np.fmax(support.threshold, of_both))
 
 
 def _is_beyond(name: str, value: float, low: float, high: float) -> bool:
