@@ -104,14 +104,6 @@ class _Watched(PlainSession):  # type: ignore[misc]  # onnxruntime ships no type
     """Stands in a watched session's class right below the caller's own classes."""
 
     _metainfer_before: Any
-    _metainfer_watch: Watch
-
-    def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
-        """As onnxruntime's own."""
-        outputs = super().run(output_names, input_feed, run_options)
-        if not self._metainfer_watch.see(input_feed):
-            _unwatch(self)
-        return outputs
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """As onnxruntime's own; the new session is watched anew."""
@@ -141,6 +133,23 @@ def _unwatch(session: Any) -> None:
         session.__class__ = kind._metainfer_before
 
 
+def _watched(what: Watch, below: type[Any]) -> type[Any]:
+    """A class whose ``run`` looks at inputs after that of ``below``.
+
+    It asks nothing of the session's class: another thread's run, or this one, may have given the session its old class
+    back meanwhile, and whoever holds ``session.run`` goes on calling this.
+    """
+
+    def run(self: Any, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
+        """As onnxruntime's own."""
+        outputs = below.run(self, output_names, input_feed, run_options)
+        if not what.see(input_feed):
+            _unwatch(self)
+        return outputs
+
+    return type(_Watched.__name__, (_Watched,), {"__module__": __name__, "run": run})
+
+
 def watch(session: Any, what: Watch) -> None:
     """Have the runs of ``session`` looked at."""
     before = type(session)
@@ -149,8 +158,9 @@ def watch(session: Any, what: Watch) -> None:
     own = () if kind is PlainSession else (kind,)
     below = tuple(base for base in before.__bases__ if base is not kind) if is_guarded else ()
     names = {"__module__": before.__module__, "__qualname__": before.__qualname__, "__doc__": before.__doc__}
-    told = {"_metainfer_kind": kind, "_metainfer_before": before, "_metainfer_watch": what}
-    session.__class__ = type(before.__name__, (*own, _Watched, *below), {**names, **told})
+    watched = _watched(what, below[0] if below else PlainSession)
+    told = {"_metainfer_kind": kind, "_metainfer_before": before}
+    session.__class__ = type(before.__name__, (*own, watched, *below), {**names, **told})
 
 
 def begin(session: Any, keyword: Settings | None) -> None:

@@ -397,6 +397,25 @@ def test_watching_ends_once_there_is_enough(path: str, monkeypatch: pytest.Monke
     assert type(watched(path, count=2)) is Ours  # full: the next session is not watched at all
 
 
+@pytest.mark.parametrize("when", ["before the run", "during the run"])
+def test_a_run_goes_on_that_another_one_ended_the_watching_of(
+    when: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen with four threads: the session lost its other class while a run was under way."""
+    made, expected = watched(path), plain(Base(path).run(None, {"x": values(2, 8)}))
+    held, native = made.run, Base.run
+
+    def run(*given: Any) -> Any:
+        capturing._unwatch(made)
+        return native(*given)
+
+    monkeypatch.setattr(Base, "run", run)
+    if when == "before the run":
+        capturing._unwatch(made)
+    assert plain(held(None, {"x": values(2, 8)})) == expected
+    assert type(made) is Ours
+
+
 def test_watching_ends_in_any_case(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capturing, "RUNS_AT_MOST", 2)
     made = watched(path, count=2)
