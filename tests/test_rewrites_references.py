@@ -150,6 +150,26 @@ def test_data_behind_links_is_read_and_referred_to_where_it_lies(outside: Path, 
     np.testing.assert_allclose(plain_session(whole.file).run(None, IDS)[0], expected(linked), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("by", ["link", "way up", "absolute path"])
+@pytest.mark.parametrize("may_refer", [True, False])
+def test_data_that_onnxruntime_does_not_read_no_rewrite_brings_in(
+    by: str, may_refer: bool, outside: Path, tmp_path: Path
+) -> None:
+    """A model from anywhere must not get at files of this machine because it is rewritten."""
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(outside.parent / "weights.bin", elsewhere)
+    if by == "link":
+        (outside.parent / "weights.bin").symlink_to(elsewhere)
+    else:
+        model = onnx.load(str(outside), load_external_data=False)
+        place = "../elsewhere" if by == "way up" else str(elsewhere)
+        (stated,) = (entry for entry in model.graph.initializer[-1].external_data if entry.key == "location")
+        stated.value = place
+        outside.write_bytes(model.SerializeToString())
+    with pytest.raises(RewriteError, match="external data outside its folder"):
+        rewritten(outside, tmp_path / "made", may_refer)
+
+
 def test_a_model_that_moved_with_its_data_is_found_and_one_without_is_not(outside: Path, tmp_path: Path) -> None:
     made = rewritten(outside, tmp_path / "made")
     moved = tmp_path / "elsewhere" / "m.onnx"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-__all__ = ["FOLDER_KEY", "SMALLEST_BYTES", "Places", "folder_of", "given_to_onnxruntime", "weights_of"]
+__all__ = ["FOLDER_KEY", "SMALLEST_BYTES", "Places", "folder_of", "given_to_onnxruntime", "out_of_reach", "weights_of"]
 
 FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 """Config entry of a session: where external data is looked for."""
@@ -125,6 +125,20 @@ def folder_of(model_folder: Path, locations: Mapping[str, str]) -> Path | None:
             return None
         found.add(real.parents[len(below) - 1])
     return found.pop() if len(found) == 1 else None
+
+
+def out_of_reach(model_file: Path, locations: Iterable[str]) -> list[str]:
+    """External data that a model may not name: outside its folder, and outside the one its file really lies in.
+
+    onnxruntime 1.24 and later refuse such a model. A rewritten one must not bring in what they would not read.
+    """
+    allowed = [Path(os.path.realpath(model_file.parent)), Path(os.path.realpath(model_file)).parent]
+    real = {location: Path(os.path.realpath(model_file.parent / location)) for location in locations}
+    return [
+        location
+        for location, path in real.items()
+        if os.path.isabs(location) or not any(path.is_relative_to(folder) for folder in allowed)
+    ]
 
 
 def given_to_onnxruntime(model_file: Path) -> Path | bytes:

@@ -13,6 +13,7 @@ from ort_metainfer.errors import MetainferError, NotRewritten, RewriteError
 from ort_metainfer.problem import Graph
 from ort_metainfer.rewrites.base import Context, Outcome, Promise
 from ort_metainfer.rewrites.draft import Draft
+from ort_metainfer.rewrites.references import out_of_reach
 from ort_metainfer.rewrites.registry import get_rewrite
 from ort_metainfer.strategy import Transform
 
@@ -96,11 +97,14 @@ def rewrite_model(
     Raises:
         StrategyError: a transform that there is not, or with parameters it does not have.
         NotRewritten: the model must not be rewritten, or none of them changed anything.
-        RewriteError: a rewrite failed, or there was no time left.
+        RewriteError: a rewrite failed, there was no time left, or external data lies where onnxruntime does not look.
     """
     reason = blocker(context.graph)
     if reason is not None:
         raise NotRewritten(f"{model_file}: {reason}")
+    strays = out_of_reach(model_file, context.graph.external_files)
+    if strays:
+        raise RewriteError(f"{model_file}: external data outside its folder is not read: {', '.join(strays)}")
     steps = [(transform, get_rewrite(transform.name)) for transform in transforms]
     complete = [rewrite.complete(transform) for transform, rewrite in steps]
     draft = Draft(model_file, context.folder)
@@ -126,4 +130,5 @@ def _carry_out(rewrite: Any, draft: Draft, context: Context, parameters: Any, mo
 
 
 def _why(outcomes: Sequence[tuple[Transform, Outcome]]) -> str:
-    return "; ".join(f"{transform.name}: {' '.join(outcome.notes) or 'no site'}" for transform, outcome in outcomes)
+    told = (f"{transform.name}: {' '.join(outcome.notes) or 'no site'}" for transform, outcome in outcomes)
+    return "; ".join(dict.fromkeys(told))
