@@ -317,6 +317,14 @@ def test_nodes_whose_values_overflow_float16_stay(tmp_path: Path) -> None:
     assert error(made, file) < BOUNDS["float16"]
 
 
+def test_values_that_are_no_tensors_are_not_looked_at(tmp_path: Path) -> None:
+    """Two of a sequence that differ in shape make no array."""
+    model = perceptron()
+    model.graph.node.append(helper.make_node("SequenceConstruct", ["x", "y"], ["both"]))
+    model.graph.output.append(helper.make_tensor_sequence_value_info("both", TensorProto.FLOAT, None))
+    assert applied("float16", saved(model, tmp_path), tmp_path / "work")[1].changed
+
+
 def test_casts_stand_at_the_borders_only(tmp_path: Path) -> None:
     made, _ = applied("float16", saved(perceptron(), tmp_path), tmp_path / "work")
     assert operators(made)["Cast"] == 2

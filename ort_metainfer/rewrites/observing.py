@@ -86,7 +86,7 @@ def observe(
     deadline: float | None = None,
     open_with: OpenWith | None = None,
 ) -> Iterator[tuple[str, int, np.ndarray]]:
-    """Every value for every feed: its name, the feed's number, the array.
+    """Every tensor for every feed: its name, the feed's number, the array. Sequences and maps are left out.
 
     Args:
         file: the model.
@@ -110,4 +110,5 @@ def observe(
             except Exception as error:
                 raise InputsError(f"{file}: refuses input {number}: {error}") from error
             for name, value in zip(some, values, strict=True):
-                yield name, number, np.asarray(value)
+                if isinstance(value, np.ndarray):
+                    yield name, number, value
