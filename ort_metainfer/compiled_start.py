@@ -59,10 +59,13 @@ def find(
     if strategy.transforms:
         from ort_metainfer.errors import StrategyError
 
-        names = ", ".join(transform.name for transform in strategy.transforms)
+        names = ", ".join(dict.fromkeys(transform.name for transform in strategy.transforms))
+        advice = "decide anew (`ort-metainfer tune --force`)"
+        if name is None:  # a person's word
+            advice = "edit the strategy file, or make it again with `ort-metainfer compile` if that made it"
         raise StrategyError(
-            f"the strategy wants the model rewritten ({names}), and the rewritten model is not there: {reason}; decide "
-            "anew (`ort-metainfer tune --force`), or prepare it with `ort-metainfer compile`, whichever made it"
+            f"the strategy wants the model rewritten ({names}), and the rewritten model is not there: {reason}; "
+            f"{advice}"
         )
     if "damaged" in reason:
         from ort_metainfer.session import warn_once

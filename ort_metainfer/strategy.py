@@ -19,6 +19,9 @@ __all__ = ["GRAPH_LEVELS", "SESSION_OPTIONS", "Strategy", "Transform", "freeze"]
 
 Scalar = str | int | float | bool
 
+LARGEST_SIZE, LARGEST_OPTION = 2**63 - 1, 2**31 - 1
+"""What onnxruntime can hold of a dimension, and of a whole number among the session options."""
+
 GRAPH_LEVELS = ("disable", "basic", "extended", "layout", "all")
 """Names of onnxruntime.GraphOptimizationLevel without their ``ORT_ENABLE_`` (``ORT_DISABLE_ALL`` is ``disable``)."""
 
@@ -62,6 +65,11 @@ class Transform:
                 raise StrategyError(f"a transform's {name} must be {wanted.__name__}, got {getattr(self, name)!r}")
         if not isinstance(self.parameters, Mapping):
             raise StrategyError(f"transform {self.name}: parameters must be a table, got {self.parameters!r}")
+        for name, value in self.parameters.items():
+            if not _is_plain(value):
+                raise StrategyError(
+                    f"transform {self.name}: parameter {name} holds neither text nor numbers: {value!r}"
+                )
         object.__setattr__(self, "parameters", freeze(self.parameters))
 
     def describe(self) -> str:
@@ -118,8 +126,8 @@ class Strategy:
             for key, value in getattr(self, table).items():
                 if not isinstance(value, wanted) or isinstance(value, bool):
                     raise StrategyError(f"{table}.{key} must be {wanted.__name__}, got {value!r}")
-        if any(size < 1 for size in self.static_shapes.values()):
-            raise StrategyError(f"static_shapes must be positive, got {dict(self.static_shapes)}")
+        if any(not 1 <= size <= LARGEST_SIZE for size in self.static_shapes.values()):
+            raise StrategyError(f"static_shapes must be positive 64-bit integers, got {dict(self.static_shapes)}")
 
     def __hash__(self) -> int:
         tables = (self.provider_options, self.session_options, self.session_config, self.static_shapes)
@@ -154,6 +162,8 @@ class Strategy:
             known = ", ".join(f.name for f in fields(cls))
             raise StrategyError(f"unknown field {sorted(unknown)[0]!r} in a strategy; known: {known}")
         values = dict(plain)
+        if not isinstance(plain.get("transforms", []), list | tuple):
+            raise StrategyError(f"transforms must be tables ([[strategy.transforms]]), got {plain['transforms']!r}")
         try:
             values["transforms"] = tuple(_transform(given) for given in plain.get("transforms", ()))
             return cls(**values)
@@ -189,7 +199,7 @@ class Strategy:
         import tomllib
 
         try:
-            plain = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            plain = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # Windows editors begin with a mark
         except OSError as error:
             raise StrategyError(f"cannot read strategy file {path}: {error.strerror or error}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -221,6 +231,12 @@ def _transform(plain: Any) -> Transform:
     return Transform(**plain)
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether JSON can hold it: TOML has dates too."""
+    parts = value if isinstance(value, list) else value.values() if isinstance(value, Mapping) else None
+    return all(map(_is_plain, parts)) if parts is not None else value is None or isinstance(value, Scalar)
+
+
 def _check_session_options(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         wanted = SESSION_OPTIONS.get(name)
@@ -228,6 +244,8 @@ def _check_session_options(options: Mapping[str, Any]) -> None:
             raise StrategyError(f"unknown session option {name!r}; known: {', '.join(SESSION_OPTIONS)}")
         if type(value) is not wanted:
             raise StrategyError(f"session_options.{name} must be {wanted.__name__}, got {value!r}")
+        if wanted is int and abs(value) > LARGEST_OPTION:
+            raise StrategyError(f"session_options.{name} must be at most {LARGEST_OPTION}, got {value}")
     for name, allowed in (("graph_optimization_level", GRAPH_LEVELS), ("execution_mode", EXECUTION_MODES)):
         if name in options and options[name] not in allowed:
             raise StrategyError(f"session_options.{name} must be one of {', '.join(allowed)}, got {options[name]!r}")

@@ -9,6 +9,7 @@ import pytest
 
 from ort_metainfer.errors import MetainferError, StrategyError
 from ort_metainfer.options import apply
+from ort_metainfer.rewrites.registry import get_rewrite
 from ort_metainfer.strategy import EXECUTION_MODES, GRAPH_LEVELS, SESSION_OPTIONS, Strategy, Transform
 
 EVERYTHING = Strategy(
@@ -68,6 +69,11 @@ def test_override_alone_is_a_strategy(file: Path) -> None:
     assert Strategy.read(file) == Strategy(session_options={"intra_op_num_threads": 2})
 
 
+def test_a_file_that_an_editor_on_windows_wrote_is_read(file: Path) -> None:
+    file.write_text("[strategy.session_options]\r\nintra_op_num_threads = 2\r\n", encoding="utf-8-sig")
+    assert Strategy.read(file) == Strategy(session_options={"intra_op_num_threads": 2})
+
+
 BAD_FILES = {  # content: what the message must name besides the file
     "not TOML": ("[strategy", "TOML"),
     "empty": ("", "[strategy]"),
@@ -90,7 +96,15 @@ BAD_FILES = {  # content: what the message must name besides the file
     "transform with a list of parameters": ('[[strategy.transforms]]\nname = "a"\nparameters = [1]\n', "parameters"),
     "transform with a field it lacks": ('[[strategy.transforms]]\nname = "a"\nforce = true\n', "'force'"),
     "transforms as bare names": ('[strategy]\ntransforms = ["int8-dynamic"]\n', "[[strategy.transforms]]"),
-    "transforms that are no list": ("[strategy]\ntransforms = 1\n", "strategy"),
+    "transforms that are no list": ("[strategy]\ntransforms = 1\n", "[[strategy.transforms]]"),
+    "transforms as one text": ('[strategy]\ntransforms = "int8-dynamic"\n', "int8-dynamic"),
+    "transforms as one table": ('[strategy.transforms]\nname = "a"\n', "[[strategy.transforms]]"),
+    "a date for a parameter": ('[[strategy.transforms]]\nname = "a"\nparameters = {b = [2020-01-01]}\n', "parameter b"),
+    "a size beyond 64 bits": ("[strategy.static_shapes]\nbatch = 9223372036854775808\n", "static_shapes"),
+    "more threads than 32 bits": (
+        "[strategy.session_options]\nintra_op_num_threads = 2147483648\n",
+        "intra_op_num_thr",
+    ),
     "strategy that is no table": ("strategy = 1\n", "strategy"),
     "provider that is no text": ("[strategy]\nprovider = 1\n", "provider"),
     "override that is no table": ("override = 1\n", "override"),
@@ -128,3 +142,9 @@ def test_a_strategy_is_hashable_and_read_only() -> None:
 def test_a_rewrite_that_there_is_not_is_refused_rather_than_left_out() -> None:
     with pytest.raises(StrategyError, match="no graph rewrite 'fuse_gelu'"):
         apply(onnxruntime.SessionOptions(), Strategy(transforms=(Transform("fuse_gelu"),)))
+
+
+@pytest.mark.parametrize(("name", "told"), [("int8-statc", "did you mean int8-static"), ("x", "known: pow-to-mul")])
+def test_of_a_rewrite_that_there_is_not_the_nearest_names_are_told(name: str, told: str) -> None:
+    with pytest.raises(StrategyError, match=told):
+        get_rewrite(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module
 from typing import get_args
@@ -63,13 +64,14 @@ def get_rewrite(name: str) -> Rewrite:
     """The rewrite of that name.
 
     Raises:
-        StrategyError: there is none; with the names there are.
+        StrategyError: there is none; with the names that are like it, else those there are.
     """
-    for rewrite in all_rewrites():
-        if rewrite.name == name:
-            return rewrite
-    known = ", ".join(rewrite.name for rewrite in all_rewrites()) or "none"
-    raise StrategyError(f"there is no graph rewrite {name!r}; known: {known}")
+    known = {rewrite.name: rewrite for rewrite in all_rewrites()}
+    if name in known:
+        return known[name]
+    near = get_close_matches(name, known)
+    told = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+    raise StrategyError(f"there is no graph rewrite {name!r}; {told}")
 
 
 def _third_parties(taken: set[str]) -> list[Rewrite]:
