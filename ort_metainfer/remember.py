@@ -28,19 +28,22 @@ SIMULATED = "simulated:"
 
 
 def manifest_of(strategy: Strategy, policy: str) -> Manifest:
-    """What a decision for ``strategy`` rests on today: versions of this package, onnxruntime and the providers.
+    """What a decision for ``strategy`` rests on today: versions of this package, onnxruntime, providers, contributors.
 
-    Of all providers that the policy allowed, not only the winner's: another one that was upgraded may win now.
+    Of all providers that the policy allowed, not only the winner's: another one that was upgraded may win now. So may
+    what a package proposes that contributes rules or rewrites.
 
     Raises:
         ProviderError: a provider of the policy has no adapter any more.
     """
+    from ort_metainfer.contributors import contributors
     from ort_metainfer.providers import get_provider
     from ort_metainfer.strategy_cache.manifest import current_manifest
 
     versions = {} if strategy.provider is None else get_provider(strategy.provider).versions()
     for name in providers_in(policy):
         versions = {**get_provider(name).versions(), **versions}
+    versions = {**contributors(), **versions}
     transforms = {transform.name: _version_here(transform) for transform in strategy.transforms}
     return current_manifest(strategy.provider, versions, transforms)
 

@@ -9,10 +9,13 @@ wrong one. Imports next to nothing, on purpose.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import json
 import os
 import sqlite3
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnxruntime
@@ -171,10 +174,20 @@ def _circumstances(path: str, spec: SessionSpec, keyword: Settings | None) -> st
 
 @functools.cache
 def _software() -> list[Any]:
-    """Versions, and which providers are there. Once per process: packages do not change under a running one."""
+    """Versions, which providers are there, and which packages: one may contribute rules. Once per process: packages do
+    not change under a running one."""
     plugins = []
     for module in PLUG_IN_MODULES:
         found = importlib.util.find_spec(module)
         plugins.append([module, *(_stamp(found.origin) if found is not None and found.origin else [])])
     runtime = [onnxruntime.__version__, onnxruntime.get_build_info(), onnxruntime.get_available_providers()]
-    return [VERSION, runtime, plugins]
+    return [VERSION, runtime, plugins, hashlib.sha256(" ".join(_distributions()).encode()).hexdigest()]
+
+
+def _distributions() -> list[str]:
+    """The installed distributions, by the names of their folders: those hold the versions, and none is opened."""
+    found: set[str] = set()
+    for folder in {*sys.path}:
+        with suppress(OSError):  # an archive, or not there
+            found.update(name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info")))
+    return sorted(found)

@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from ort_metainfer.adapt import Request, decide, settings_for, tune
+from ort_metainfer.contributors import GROUPS, contributors
 from ort_metainfer.deciders import contributed
 from ort_metainfer.deciders.rule import BINDING_PRIORITY, Rule
 from ort_metainfer.deciders.rules import RuleLibrary, all_rules, shipped_rules
@@ -42,6 +43,7 @@ class Point:
     name: str
     load: Callable[[], Any]
     value: str = "made:up"
+    dist: Any = None
 
 
 @pytest.fixture
@@ -53,13 +55,18 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         monkeypatch.setattr(
             metadata, "entry_points", lambda **asked: points if asked.get("group") == group else find(**asked)
         )
-        contributed.contributed_rules.cache_clear()
-        registry.all_rewrites.cache_clear()
+        forget()
 
     yield install
     monkeypatch.undo()
+    forget()
+
+
+def forget() -> None:
+    """What is asked of the entry points once per process."""
     contributed.contributed_rules.cache_clear()
     registry.all_rewrites.cache_clear()
+    contributors.cache_clear()
 
 
 def proposed(library: RuleLibrary, asked: Problem) -> list[Strategy]:
@@ -266,3 +273,27 @@ def test_a_decision_carries_the_rules_that_fired_and_none_that_is_off(tiny_model
     assert first.key is not None and without.key is not None and without.cache == "miss"
     assert without.key.policy == f"{first.key.policy}|rules off: {name}"
     assert decided(tiny_model("MatMul"), **asked).cache == "hit"
+
+
+@dataclass(frozen=True)
+class Package:
+    """What an entry point knows of its distribution."""
+
+    name: str = "their-rules"
+    version: str = "1.0"
+
+
+def test_an_entry_rests_on_the_packages_that_contribute_rules_or_rewrites(
+    tiny_model: Callable[..., Path], installed: Callable[..., None]
+) -> None:
+    assert GROUPS == (contributed.ENTRY_POINT_GROUP, registry.ENTRY_POINT_GROUP)
+    model = tiny_model("MatMul")
+    without = decided(model)
+    assert without.manifest is not None and "their-rules" not in without.manifest.versions
+    for group in GROUPS:
+        for package, told in ((Package(), "None, is 1.0"), (Package(version="1.1"), "1.0, is 1.1")):
+            load = made if group == contributed.ENTRY_POINT_GROUP else lambda: Shy
+            installed(Point("one", load, dist=package), group=group)
+            assert (decided(model).cache_reason, decided(model).cache) == (f"their-rules was {told}", "hit")
+        installed(group=group)
+        assert decided(model).cache_reason == "their-rules was 1.1, is None"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,23 @@ def edit(file: Path) -> None:
     file.write_text(file.read_text() + "\n[override.session_options]\nintra_op_num_threads = 1\n")
 
 
+def contributing(folder: Path, version: str = "1.0") -> Path:
+    """A folder with an installed distribution that contributes a rule."""
+    place = folder / "site" / f"their_rules-{version}.dist-info"
+    place.mkdir(parents=True)
+    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: their-rules\nVersion: {version}\n")
+    (place / "entry_points.txt").write_text("[ort_metainfer.rules]\none = their_rules:RULE\n")
+    return place.parent
+
+
+@pytest.fixture(autouse=True)
+def _software_told_anew() -> Iterator[None]:
+    """What is asked once per process is asked again after a test that installed something."""
+    asked = start._software
+    yield
+    asked.cache_clear()
+
+
 CHANGES: dict[str, Callable[[Path, Any, pytest.MonkeyPatch], object]] = {
     "another setting": lambda model, found, patch: patch.setenv("ORT_METAINFER_ACCURACY", "fast"),
     "a setting that is wrong": lambda model, found, patch: patch.setenv("ORT_METAINFER_BUDGET_S", "soon"),
@@ -101,6 +118,10 @@ CHANGES: dict[str, Callable[[Path, Any, pytest.MonkeyPatch], object]] = {
     "the hardware": lambda model, found, patch: patch.setattr(start, "device_string", lambda: "cpu:another"),
     "what makes a provider usable": lambda model, found, patch: patch.setenv(start.PROVIDER_VARIABLES[0], "1"),
     "a provider's package": lambda model, found, patch: patch.setattr(start, "_software", lambda: ["another"]),
+    "a package that may contribute rules": lambda model, found, patch: (
+        patch.syspath_prepend(contributing(model.parent)),
+        start._software.cache_clear(),
+    ),
     "the database is damaged": lambda model, found, patch: (places.cache_place(None) / "strategies.sqlite").write_bytes(  # type: ignore[operator]
         b"SQLite format 3\0" + b"\xff" * 5000
     ),
