@@ -314,7 +314,7 @@ class Deliberation:
     def _search(self, problem: Problem) -> list[Proposal]:
         from ort_metainfer.deciders.search import Search
 
-        search = Search(self.rules.refuse, self.settings.max_trials or 0, self.predictor)
+        search = Search(self.rules.refuse, self.settings.max_trials or 0, self.predictor, self.rules.complete)
         return self._ask([search], problem, [])
 
     @cached_property

@@ -30,6 +30,7 @@ from tests.made_problems import (
     SMALL_MLP,
     SQUEEZENET,
     TRANSFORMER,
+    XNNPACK_CPU,
     grid,
     is_lossy,
     problem,
@@ -366,3 +367,39 @@ def test_expected_improvement_is_the_mean_of_what_a_sample_exceeds_the_best_by(
     assert expected_improvement(Prediction(mean, spread), best) == pytest.approx(expected, rel=0.02, abs=1e-5)
     assert probability_of_beating(Prediction(mean, spread), best) == pytest.approx((drawn > best).mean(), abs=0.005)
     assert expected_improvement(Prediction(mean, 0.0), best) == max(0.0, mean - best)
+
+
+def searching() -> Search:
+    rules = RuleLibrary(is_lossy=is_lossy)
+    return Search(rules.refuse, complete=rules.complete)
+
+
+def test_what_lacks_only_what_a_rule_requires_is_completed_and_says_so() -> None:
+    made = problem(RESNET, others=(XNNPACK_CPU,))
+    assert "provider" not in choices(made)
+    first = next(item for item in searching().propose(made, ()) if isinstance(item, Proposal))
+    assert first.strategy.provider == XNNPACK_CPU.provider
+    assert RuleLibrary().complete(made, first.strategy) == (first.strategy, "")
+    assert first.reason.endswith("(rule xnnpack_threads)")
+    assert next_strategies(made, search=searching())[0] == next_strategies(made, search=Search())[0]
+
+
+@pytest.mark.parametrize("history_of", [lambda s: trial(s, 0.5), lambda s: trial(s, failed="compiles")])
+def test_a_completed_option_that_lost_or_failed_alone_is_not_combined_further(
+    history_of: Callable[[Strategy], Trial],
+) -> None:
+    made = problem(RESNET, others=(XNNPACK_CPU,))
+    first = next_strategies(made, search=searching())[0]
+    following = next_strategies(made, [history_of(first)], searching())
+    assert following == [each for each in following if each.provider != XNNPACK_CPU.provider]
+
+
+def test_what_is_built_on_a_completed_option_is_completed_too_and_does_not_come_back_to_it() -> None:
+    made = problem(RESNET, others=(XNNPACK_CPU,), inputs=DYNAMIC_IMAGE, shapes={"x": (1, 3, 32, 64)})
+    search = searching()
+    first = next_strategies(made, search=search)[0]
+    ranked = search.ranked(made, search.space(made), [trial(first, 1.5)])
+    found = [candidate.strategy for candidate, _ in ranked]
+    assert first not in found and len(set(found)) == len(found)
+    on_it = [strategy for strategy in found if strategy.provider == first.provider]
+    assert on_it and all(RuleLibrary().refuse(made, each) is None for each in on_it)

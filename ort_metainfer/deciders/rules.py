@@ -152,13 +152,17 @@ class RuleLibrary:
         source = capabilities_of(str(strategy.provider)).constraints.source
         return Refusal(strategy.describe(), f"{self.name}/adapter", "; ".join(objections), source)
 
+    def complete(self, problem: Problem, strategy: Strategy) -> tuple[Strategy, str]:
+        """``strategy`` with what rules require of it, as far as that can be added; and their reasons."""
+        completion = complete(self.applying(problem), problem, strategy)
+        return completion.strategy, "; ".join(f"{r.explain(problem)} (rule {r.name})" for r in completion.added)
+
     def completed(self, problem: Problem, proposal: Proposal) -> Proposal:
         """The proposal with what rules require of its strategy, as far as that can be added; whoever made it."""
-        completion = complete(self.applying(problem), problem, proposal.strategy)
-        if completion.strategy == proposal.strategy:
+        strategy, reasons = self.complete(problem, proposal.strategy)
+        if strategy == proposal.strategy:
             return proposal
-        reasons = "; ".join(f"{rule.explain(problem)} (rule {rule.name})" for rule in completion.added)
-        return replace(proposal, strategy=completion.strategy, reason=f"{proposal.reason}; {reasons}")
+        return replace(proposal, strategy=strategy, reason=f"{proposal.reason}; {reasons}")
 
     def propose(self, problem: Problem, history: Sequence[Trial]) -> Iterable[Proposal | Refusal]:
         """What is ruled out for this problem as a whole, then proposals by rank, completed, each strategy once.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from math import log
 
@@ -11,7 +12,7 @@ from ort_metainfer.deciders.expected import expected_improvement
 from ort_metainfer.deciders.prediction import Prediction, Predictor
 from ort_metainfer.deciders.rules import RuleLibrary
 from ort_metainfer.deciders.search_candidates import Candidate, Measured, candidates_of
-from ort_metainfer.deciders.search_space import Dimension, Refuse, space
+from ort_metainfer.deciders.search_space import Complete, Dimension, Refuse, nothing_required, space
 from ort_metainfer.decision import Proposal, Refusal, Trial
 from ort_metainfer.problem import Problem
 from ort_metainfer.strategy import Strategy
@@ -47,17 +48,28 @@ class Search:
         refuse: every rule's veto (see :meth:`RuleLibrary.refuse`).
         max_trials: at most so many trials in all, those in the history included.
         predictor: the cost model; None goes by priors and what single options gained.
+        complete: adds what rules require (see :meth:`RuleLibrary.complete`); by default that of all rules where
+            ``refuse`` is theirs too, else nothing.
     """
 
     name = "search"
 
-    def __init__(self, refuse: Refuse | None = None, max_trials: int = 30, predictor: Predictor | None = None) -> None:
-        self._refuse = refuse if refuse is not None else RuleLibrary().refuse
+    def __init__(
+        self,
+        refuse: Refuse | None = None,
+        max_trials: int = 30,
+        predictor: Predictor | None = None,
+        complete: Complete | None = None,
+    ) -> None:
+        if refuse is None:
+            rules = RuleLibrary()
+            refuse, complete = rules.refuse, complete or rules.complete
+        self._refuse, self._complete = refuse, complete or nothing_required
         self.max_trials, self.predictor = max_trials, predictor
 
     def space(self, problem: Problem) -> tuple[Dimension, ...]:
         """The dimensions searched for this problem, with their choices; what the rules forbid is left out."""
-        return space(problem, self._refuse)
+        return space(problem, self._refuse, self._complete)
 
     def propose(self, problem: Problem, history: Sequence[Trial]) -> Iterable[Proposal | Refusal]:
         """Untried strategies, most promising first; fewer than ``max_trials`` less the history's length.
@@ -84,7 +96,7 @@ class Search:
         self, problem: Problem, dimensions: Sequence[Dimension], history: Sequence[Trial]
     ) -> list[tuple[Candidate, float]]:
         """Candidates with the improvement to expect of each, in log units, best first."""
-        measured = Measured(dimensions, history)
+        measured = Measured(dimensions, history, partial(self._complete, problem))
         found = candidates_of(problem, measured)
         if self.predictor is not None:
             answers = self.predictor.predict(problem, [candidate.strategy for candidate in found], history)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import log
 
@@ -46,22 +46,33 @@ class Candidate:
 class Measured:
     """What the history says: which strategies won, and what each option alone gained.
 
+    Args:
+        dimensions: the space.
+        history: trials so far.
+        complete: adds what rules require to a strategy, and says why; an option is alone also with that beside it.
+
     Attributes:
         parents: speed-up and strategy of the best so far, best first, then the default.
         gains: part -> measured speed-up of it alone.
     """
 
-    def __init__(self, dimensions: Sequence[Dimension], history: Sequence[Trial]) -> None:
-        self.dimensions = dimensions
+    def __init__(
+        self,
+        dimensions: Sequence[Dimension],
+        history: Sequence[Trial],
+        complete: Callable[[Strategy], tuple[Strategy, str]] = lambda strategy: (strategy, ""),
+    ) -> None:
+        self.dimensions, self.complete = dimensions, complete
         self.choices = {(d.name, choice.part): choice for d in dimensions for choice in d.choices}
+        self._alone = {complete(part[1])[0]: part for part in self.choices} if history else {}
         self.tried = {Strategy(), *(trial.strategy for trial in history)}
         self.gains: dict[Part, float] = {}
         self._bad: set[Part] = set()
         self._parts: dict[Strategy, list[Part]] = {}
         for trial in history:
-            parts = self.parts(trial.strategy)
-            if len(parts) == 1 and self._is_all(trial.strategy, parts[0]):
-                self._learn(parts[0], trial)
+            part = self._only_part(trial.strategy)
+            if part is not None:
+                self._learn(part, trial)
         timed = [(t.timing.speedup, t.strategy) for t in history if t.timing is not None and not has_failed(t)]
         timed.sort(key=lambda pair: (-pair[0], pair[1].describe()))
         self.parents = [*[pair for pair in timed if pair[0] > 1][:PARENTS], (1.0, Strategy())]
@@ -96,6 +107,13 @@ class Measured:
         """Whether it was tried, or holds an option that is known to fail or to lose alone."""
         return strategy in self.tried or any(part in self._bad for part in self.parts(strategy))
 
+    def _only_part(self, strategy: Strategy) -> Part | None:
+        """The one option that it holds beside what rules require of that."""
+        parts = self.parts(strategy)
+        if strategy in self._alone:
+            return self._alone[strategy]
+        return parts[0] if len(parts) == 1 and self._is_all(strategy, parts[0]) else None
+
     def _is_all(self, strategy: Strategy, part: Part) -> bool:
         dimension = next(d for d in self.dimensions if d.name == part[0])
         return dimension.put(strategy, Strategy()).is_default
@@ -115,11 +133,14 @@ def has_failed(trial: Trial) -> bool:
 
 
 def candidates_of(problem: Problem, measured: Measured) -> list[Candidate]:
-    """Pairs of gains, then neighbours; each strategy once, none that was tried or is known to lose."""
+    """Pairs of gains, then neighbours; each completed and once, none that was tried or is known to lose."""
     found: dict[Strategy, Candidate] = {}
     for candidate in (*_pairs(problem, measured), *_neighbours(problem, measured)):
-        if candidate.strategy not in found and not measured.rules_out(candidate.strategy):
-            found[candidate.strategy] = candidate
+        strategy, why = measured.complete(candidate.strategy)
+        if strategy in found or any(measured.rules_out(each) for each in (strategy, candidate.strategy)):
+            continue
+        because = f"{candidate.because}; {why}" if why else candidate.because
+        found[strategy] = replace(candidate, strategy=strategy, because=because)
     return list(found.values())
 
 
@@ -130,7 +151,7 @@ def _neighbours(problem: Problem, measured: Measured) -> Iterator[Candidate]:
             before = (dimension.name, dimension.part_of(parent))
             for choice in dimension.choices:
                 strategy, part = dimension.put(parent, choice.part), (dimension.name, choice.part)
-                if _fits(problem, measured, strategy, dimension, choice):
+                if _fits(problem, measured, strategy, dimension, choice, parent):
                     gain = log(speedup) + log(measured.gain(part)) - log(measured.gain(before))
                     spread = _joint(measured.spread(part), 0.0 if parent.is_default else TOGETHER)
                     because, source = _explain(measured, dimension, choice, parent, speedup)
@@ -159,11 +180,23 @@ def _joint(*spreads: float) -> float:
     return sum(spread**2 for spread in spreads) ** 0.5
 
 
-def _fits(problem: Problem, measured: Measured, strategy: Strategy, dimension: Dimension, choice: Choice) -> bool:
-    """Whether the new choice and every other part of the strategy still mean something beside each other."""
+def _fits(
+    problem: Problem,
+    measured: Measured,
+    strategy: Strategy,
+    dimension: Dimension,
+    choice: Choice,
+    parent: Strategy = Strategy(),  # noqa: B008 (frozen)
+) -> bool:
+    """Whether the new choice and every other part of the strategy still mean something beside each other.
+
+    What meant nothing in the parent either is there because a rule requires it.
+    """
     parts = measured.parts(strategy)
     others = [measured.choices[part] for part in parts if part in measured.choices and part[0] != dimension.name]
-    return all(each.fits(problem, strategy) for each in (choice, *others))
+    return choice.fits(problem, strategy) and all(
+        each.fits(problem, strategy) for each in others if each.fits(problem, parent)
+    )
 
 
 def _explain(

@@ -30,9 +30,12 @@ from ort_metainfer.problem import Device, Problem
 from ort_metainfer.rewrites.ort_optimizers import CONFIG_KEY, SUSPECTS, disabling, suspects_in
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["Choice", "Dimension", "Refuse", "declared_space", "space"]
+__all__ = ["Choice", "Complete", "Dimension", "Refuse", "declared_space", "nothing_required", "space"]
 
 Refuse = Callable[[Problem, Strategy], Refusal | None]
+
+Complete = Callable[[Problem, Strategy], tuple[Strategy, str]]
+"""A strategy with what rules require of it, and why (see :meth:`RuleLibrary.complete`)."""
 
 ANY = "any"
 WITH_RESTS = "own measurement, sessions rested in between, two cores of an AMD EPYC"
@@ -135,14 +138,20 @@ WORKER_KEYS = frozenset(
 """Keys that concern worker threads, of which a session with one thread has none."""
 
 
-def space(problem: Problem, refuse: Refuse) -> tuple[Dimension, ...]:
+def nothing_required(problem: Problem, strategy: Strategy) -> tuple[Strategy, str]:
+    """Where there are no rules: the strategy as it is."""
+    return strategy, ""
+
+
+def space(problem: Problem, refuse: Refuse, complete: Complete = nothing_required) -> tuple[Dimension, ...]:
     """The declared space without what the rules forbid for this problem, and without empty dimensions.
 
-    A choice is asked about alone, or on top of the provider it concerns.
+    A choice is asked about alone, or on top of the provider it concerns, with what rules require beside it.
     """
     narrowed = []
     for dimension in declared_space(problem):
-        allowed = tuple(c for c in dimension.choices if refuse(problem, _alone(dimension, c)) is None)
+        asked = [(choice, complete(problem, _alone(dimension, choice))[0]) for choice in dimension.choices]
+        allowed = tuple(choice for choice, strategy in asked if refuse(problem, strategy) is None)
         if allowed:
             narrowed.append(replace(dimension, choices=allowed))
     return tuple(narrowed)
