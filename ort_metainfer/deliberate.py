@@ -322,9 +322,9 @@ class Deliberation:
         """What tells the search what to expect of a strategy."""
         from ort_metainfer.deciders.cost_model import CostModel
         from ort_metainfer.deciders.meta_prior import blended
-        from ort_metainfer.learning.experience import model_in_use
+        from ort_metainfer.learning.experience import learned_model
 
-        return blended(CostModel(), model_in_use(self.cache.directory)[0])
+        return blended(CostModel(), learned_model(self.cache.directory)[0])
 
     def _ask(self, deciders: Sequence[Decider], problem: Problem, first: list[Proposal]) -> list[Proposal]:
         """Proposals that no rule forbids and that were not tried, in order, completed; every "no" is kept."""

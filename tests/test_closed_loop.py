@@ -13,7 +13,7 @@ import pytest
 from ort_metainfer import adapt
 from ort_metainfer.adapt import Request, decide, settings_for
 from ort_metainfer.decision import Decision
-from ort_metainfer.learning.experience import FOLDER, model_in_use
+from ort_metainfer.learning.in_use import model_in_use, own_folder
 from ort_metainfer.learning.record import Record
 from ort_metainfer.learning.record_store import RecordStore
 from ort_metainfer.problem import Device, Graph, HardwareState, SessionSpec, TensorSpec
@@ -122,7 +122,7 @@ def test_after_twenty_trials_of_other_models_the_first_proposal_for_a_new_one_is
     store = RecordStore(directory)
     assert store.add(elsewhere()) == 45
     first = retrain(directory)
-    assert first.replaced and first.contest.reason == "there is no model in use"
+    assert first.kept and first.contest.reason == "there is no model in use"
 
     before = ask(8)
     assert before.proposals[0].by == "meta-model" and before.proposals[0].strategy == NO_PATTERN, (
@@ -137,8 +137,8 @@ def test_after_twenty_trials_of_other_models_the_first_proposal_for_a_new_one_is
     assert 18 <= len(mine) <= 22 and len({one.structure for one in mine}) == 4
 
     again = retrain(directory)
-    assert again.replaced and "not worse" in again.contest.reason and again.contest.held_out == "hardware"
-    assert again.records == 45 + len(mine) and (directory / FOLDER).is_dir()
+    assert again.kept and "not worse" in again.contest.reason and again.contest.held_out == "hardware"
+    assert again.model.card.records == 45 + len(mine) and again.folder == own_folder(directory)
 
     unseen = ask(9)
     assert unseen.proposals[0].by == "meta-model" and unseen.proposals[0].strategy == EXTENDED
@@ -165,15 +165,15 @@ def test_a_challenger_that_chooses_worse_on_unseen_hardware_does_not_take_the_pl
     ]
     store.add(spoilt)
     again = retrain(directory)
-    assert not again.replaced and again.folder is None and "worse" in again.contest.reason
-    kept, _ = model_in_use(directory)
+    assert not again.kept and "worse" in again.contest.reason
+    kept = model_in_use(directory)
     assert kept is not None and kept.card.records == champion.card.records == 45
 
 
 def test_a_damaged_model_is_told_and_the_decision_is_made_without_it(ask: Any) -> None:
     directory = adapt.cache_directory(settings_for(None)[0])
-    (directory / FOLDER).mkdir(parents=True)
-    (directory / FOLDER / "card.json").write_text("{")
+    own_folder(directory).mkdir(parents=True)
+    (own_folder(directory) / "card.json").write_text("{")
     decision = ask(3)
     assert decision.key is not None
-    assert any(one.by == "meta-model" and "train again" in one.reason for one in decision.refusals)
+    assert any(one.by == "meta-model" and "learn train again" in one.reason for one in decision.refusals)

@@ -25,21 +25,12 @@ def train(out: Path | None, seed: int, anyway: bool, cache_dir: str | None, as_j
 
     The new model takes the place of the one in use only if it chooses no worse on hardware that neither has seen.
     """
-    from ort_metainfer.learning.find_db import shipped_records
-    from ort_metainfer.learning.in_use import model_in_use, own_folder
-    from ort_metainfer.learning.learned import save
-    from ort_metainfer.learning.train import contest
-    from ort_metainfer.learning.train import train as learn
+    from ort_metainfer.learning.retraining import retrain
 
     store = record_store(cache_dir)
-    records = [*shipped_records(), *store.read()]
+    found = retrain(store.path.parent, out=out, anyway=anyway, seed=seed)
     complain(store)
-    folder = out or own_folder(store.path.parent)
-    model = learn(records, seed=seed)
-    result = contest(records, model_in_use(store.path.parent), seed=seed)
-    kept = result.wins or anyway or out is not None
-    if kept:
-        save(model, folder)
+    kept, folder, result, model = found.kept, found.folder, found.contest, found.model
     card = model.card
     if as_json:
         print_json({"kept": kept, "folder": str(folder), "contest": asdict(result), "card": asdict(card)})

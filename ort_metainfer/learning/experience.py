@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ort_metainfer.errors import LearningError
 from ort_metainfer.learning.exceptions import exception_list
 from ort_metainfer.learning.find_db import FindDb
 from ort_metainfer.learning.record_store import RecordStore
@@ -17,51 +15,33 @@ if TYPE_CHECKING:
     from ort_metainfer.deciders.rules import RuleLibrary
     from ort_metainfer.learning.learned import LearnedModel
 
-__all__ = ["FOLDER", "meta_model", "model_in_use", "shipped_folder"]
-
-FOLDER = "meta-model"
-"""Of the model in the cache directory, and in ``learning/shipped``."""
+__all__ = ["learned_model", "meta_model"]
 
 
-def shipped_folder() -> Path:
-    """Where the model that comes with the package lies; absent where none does."""
-    return Path(str(resources.files("ort_metainfer.learning") / "shipped" / FOLDER))
+def learned_model(directory: Path) -> tuple[LearnedModel | None, str]:
+    """The model to ask, one's own before the shipped one, and why there is none.
 
-
-def model_in_use(directory: Path | None) -> tuple[LearnedModel | None, str]:
-    """The model to ask, one's own before the shipped one; and why there is none.
+    It is read once as long as its card stays as it is: a decision asks for it more than once.
 
     Args:
-        directory: the cache directory; None: the shipped one only.
+        directory: the cache directory.
     """
-    places = [shipped_folder()] if directory is None else [directory / FOLDER, shipped_folder()]
-    why = ""
-    for folder in places:
-        if not folder.is_dir():
-            continue
-        try:
-            return _loaded(folder, _stamp(folder)), ""
-        except LearningError as error:
-            why = why or str(error)
-    return None, why or "none is shipped or trained"
+    from ort_metainfer.learning.in_use import own_folder, shipped_folder
+    from ort_metainfer.learning.learned import CARD
+
+    cards = [folder / CARD for folder in (own_folder(directory), shipped_folder())]
+    stamps = tuple(card.stat().st_mtime_ns if card.is_file() else 0 for card in cards)
+    if not any(stamps):  # onnxruntime is not asked for nothing
+        return None, "none is shipped or trained"
+    model = _read(directory, stamps)
+    return model, "" if model is not None else f"what lies in {own_folder(directory)} cannot be read; learn train again"
 
 
 @lru_cache(maxsize=2)
-def _loaded(folder: Path, stamp: int) -> LearnedModel:
-    """The model in a folder as it was at ``stamp``: a decision asks for it more than once."""
-    from ort_metainfer.learning.learned import load
+def _read(directory: Path, stamps: tuple[int, ...]) -> LearnedModel | None:
+    from ort_metainfer.learning.in_use import model_in_use
 
-    return load(folder)
-
-
-def _stamp(folder: Path) -> int:
-    """When its card was written, in ns; 0 where there is none."""
-    from ort_metainfer.learning.learned import CARD
-
-    try:
-        return (folder / CARD).stat().st_mtime_ns
-    except OSError:
-        return 0
+    return model_in_use(directory)
 
 
 def meta_model(directory: Path, rules: RuleLibrary, most: int) -> MetaModel:
@@ -74,6 +54,6 @@ def meta_model(directory: Path, rules: RuleLibrary, most: int) -> MetaModel:
     """
     from ort_metainfer.deciders.meta_model import MetaModel
 
-    model, why = model_in_use(directory)
+    model, why = learned_model(directory)
     exceptions = exception_list(RecordStore(directory).read(overrides=True))
     return MetaModel(model, FindDb(directory), exceptions=exceptions, rules=rules, why=why, most=most)

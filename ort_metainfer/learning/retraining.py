@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ort_metainfer.errors import LearningError
 from ort_metainfer.learning.exceptions import weighed
-from ort_metainfer.learning.experience import FOLDER, model_in_use
 from ort_metainfer.learning.find_db import shipped_records
+from ort_metainfer.learning.in_use import model_in_use, own_folder
 from ort_metainfer.learning.learned import LearnedModel, save
 from ort_metainfer.learning.record import Record
 from ort_metainfer.learning.record_store import RecordStore
@@ -26,18 +26,16 @@ class Retrained:
     """How a retraining ended.
 
     Attributes:
-        model: the one in use now.
-        replaced: whether that is a new one.
-        contest: the comparison on hardware held out.
-        records: how many records there were to learn from, shipped ones among them.
-        folder: where a new one was written; None where none was.
+        model: what was learned.
+        kept: whether it was written, and so is in use from now on where it lies where that is looked for.
+        contest: the comparison with the model in use on hardware held out.
+        folder: where it was written, or would have been.
     """
 
     model: LearnedModel
-    replaced: bool
+    kept: bool
     contest: Contest
-    records: int
-    folder: Path | None
+    folder: Path
 
 
 def lessons(records: Iterable[Record]) -> list[Record]:
@@ -61,28 +59,27 @@ def _has_failed(record: Record) -> bool:
     return crashed or not record.gates.get("compiles", True) or not record.gates.get("accurate", True)
 
 
-def retrain(directory: Path, *, sources: Sequence[str] = (), seed: int = 0) -> Retrained:
+def retrain(directory: Path, *, out: Path | None = None, anyway: bool = False, seed: int = 0) -> Retrained:
     """Learn from the records in the cache directory and the shipped ones, and put the model to use if it is not worse.
 
     The model in use, one's own or the shipped one, is held against the new one on hardware that neither has seen.
 
     Args:
         directory: the cache directory.
-        sources: where the records come from, for the card.
+        out: where to write it instead; then it is written whatever it is worth.
+        anyway: put it to use also where it chooses worse.
         seed: equal records and seeds give an equal model.
 
     Raises:
         LearningError: there is too little to learn from, scikit-learn is not installed, or the model cannot be written.
     """
     records = lessons([*shipped_records(), *RecordStore(directory).read()])
-    champion, _ = model_in_use(directory)
-    compared = contest(records, champion, seed=seed)
-    if champion is not None and not compared.wins:
-        return Retrained(champion, False, compared, len(records), None)
-    model = train(records, sources=sources or ("records of this machine, and those shipped",), seed=seed)
-    folder = directory / FOLDER
-    try:
-        save(model, folder)
-    except OSError as error:
-        raise LearningError(f"cannot write the model to {folder}: {error.strerror or error}") from error
-    return Retrained(model, True, compared, len(records), folder)
+    model = train(records, sources=("records of this machine, and those shipped or imported",), seed=seed)
+    compared = contest(records, model_in_use(directory), seed=seed)
+    kept, folder = compared.wins or anyway or out is not None, out or own_folder(directory)
+    if kept:
+        try:
+            save(model, folder)
+        except OSError as error:
+            raise LearningError(f"cannot write the model to {folder}: {error.strerror or error}") from error
+    return Retrained(model, kept, compared, folder)
