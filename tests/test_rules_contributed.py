@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,7 +27,7 @@ from ort_metainfer.rewrites.base import Context, Outcome, Rewrite
 from ort_metainfer.settings import Settings
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.fake import FakeTrialHost
-from tests.made_problems import problem
+from tests.made_problems import TRANSFORMER, problem
 
 PATTERN = Strategy(session_options={"enable_mem_pattern": False})
 
@@ -89,10 +91,15 @@ def cannot() -> Any:
     raise ImportError("no module named their")
 
 
+def leaves() -> Any:
+    sys.exit(3)
+
+
 @pytest.mark.parametrize(
     ("load", "told"),
     [
         (cannot, "ImportError: no module named their"),
+        (leaves, "does not load: SystemExit: 3"),
         (lambda: "a rule", "it is no Rule"),
         (lambda: made("no name"), "it has no name"),
         (lambda: made(priority=BINDING_PRIORITY), "its priority"),
@@ -154,6 +161,37 @@ def test_a_rule_that_raises_while_it_is_asked_is_told_once_and_silent_from_then_
             RuleLibrary().refuse(asked, PATTERN)
     assert ["ZeroDivisionError: their mistake" in record.getMessage() for record in caplog.records] == [True]
     assert PATTERN not in proposed(RuleLibrary(), problem())
+
+
+def drifting() -> Callable[[Problem, Strategy], Strategy]:
+    numbers = itertools.count()
+    return lambda asked, strategy: Strategy(session_config={"their.number": str(next(numbers))})
+
+
+@pytest.mark.parametrize(
+    ("nonsense", "told"),
+    [
+        ({"proposes": lambda asked: [PATTERN, "a strategy"]}, "it proposes 'a strategy', which is no Strategy"),
+        ({"proposes": lambda asked: itertools.repeat(PATTERN)}, "it proposes more than 1000 strategies"),
+        ({"requires": lambda asked, strategy: 42}, "it requires 42, which is no Strategy"),
+        ({"requires": drifting()}, "asked again of its own answer, it requires something else"),
+        ({"forbids": lambda asked, strategy: sys.exit(3)}, "SystemExit: 3"),
+    ],
+)
+def test_a_rule_that_answers_nonsense_is_told_once_and_silent_from_then_on(
+    nonsense: dict[str, Any], told: str, installed: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    installed(Point("bad", lambda: made("bad", **nonsense)), Point("good", lambda: made("good")))
+    with caplog.at_level(logging.WARNING, "ort_metainfer"):
+        for _ in range(3):
+            assert PATTERN in proposed(RuleLibrary(), problem(TRANSFORMER))
+    assert [told in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_reason_that_names_what_no_problem_has_stands_as_it_is(installed: Callable[..., None]) -> None:
+    installed(Point("bad", lambda: made(reason="for {problem.luck} and {0}")))
+    (answer,) = (a for a in RuleLibrary().propose(problem(), ()) if "luck" in a.reason)
+    assert answer.reason == "for {problem.luck} and {0} (rule patterns_off)"
 
 
 def test_rules_that_are_off_reach_the_settings_without_the_names_that_there_are_not() -> None:
@@ -255,6 +293,26 @@ def test_a_third_party_s_rewrite_is_proposed_where_it_is_on_by_default_and_has_s
     assert ["theirs"] not in [[t.name for t in s.transforms] for s in proposed(RuleLibrary(), problem({"Conv": 5}))]
     off = proposed(RuleLibrary(disabled=("contributed_rewrites",)), problem({"Relu": 3, "Conv": 5}))
     assert ["theirs"] not in [[t.name for t in s.transforms] for s in off]
+
+
+class Raising(Theirs):
+    name: ClassVar[str] = "raising"
+
+    def objection(self, graph: Graph, context: Context | None = None) -> str | None:
+        raise ZeroDivisionError("their mistake")
+
+
+def test_a_third_party_s_rewrite_that_raises_or_leaves_costs_only_itself(
+    installed: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    points = (Point("leaving", leaves), Point("raising", lambda: Raising), Point("theirs", lambda: Theirs))
+    installed(*points, group=registry.ENTRY_POINT_GROUP)
+    with caplog.at_level(logging.WARNING, "ort_metainfer"):
+        names = [[t.name for t in s.transforms] for s in proposed(RuleLibrary(), problem({"Relu": 3, "Conv": 5}))]
+    assert ["theirs"] in names and ["raising"] not in names
+    words = "\n".join(record.getMessage() for record in caplog.records)
+    assert "rewrite leaving = made:up does not load: SystemExit: 3" in words
+    assert "rewrite raising is not proposed: ZeroDivisionError: their mistake" in words
 
 
 def decided(model: Path, **settings: Any) -> Decision:

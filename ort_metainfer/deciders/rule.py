@@ -145,8 +145,11 @@ class Rule:
         return self.devices == ALL_DEVICES or kind_of(problem, strategy) in self.devices
 
     def explain(self, problem: Problem) -> str:
-        """The reason, for this problem."""
-        return self.reason.format(problem=problem)
+        """The reason, for this problem; as it stands where it names what no problem has."""
+        try:
+            return self.reason.format(problem=problem)
+        except (AttributeError, LookupError, TypeError, ValueError):  # a third party's; ours are held to it by tests
+            return self.reason
 
     def proposals(self, problem: Problem) -> tuple[Strategy, ...]:
         """What it proposes for ``problem``; empty where it does not apply."""

@@ -116,10 +116,17 @@ def contributed_rewrites(problem: Problem) -> Iterator[Transform]:
     """Third parties' rewrites that were measured to pay, in the form their defaults give, for the CPU provider."""
     from ort_metainfer.deciders.conditions import by_default
     from ort_metainfer.rewrites.registry import all_rewrites
+    from ort_metainfer.session import warn_once
 
     for rewrite in all_rewrites():
-        if not type(rewrite).__module__.startswith("ort_metainfer.") and is_legal(rewrite.name, "CPUExecutionProvider"):
-            yield from by_default(problem, rewrite.name)
+        if type(rewrite).__module__.startswith("ort_metainfer.") or not is_legal(rewrite.name, "CPUExecutionProvider"):
+            continue
+        try:
+            found = tuple(by_default(problem, rewrite.name))
+        except Exception as error:  # noqa: BLE001 (a third party's code may raise anything)
+            warn_once(f"rewrite {rewrite.name} is not proposed: {type(error).__name__}: {error}")
+            continue
+        yield from found
 
 
 def _contributed(problem: Problem) -> Iterator[Strategy]:

@@ -81,7 +81,7 @@ def _third_parties(taken: set[str]) -> list[Rewrite]:
     for point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)):
         try:
             made = point.load()()
-        except Exception as error:  # noqa: BLE001 (a third party's code may raise anything)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (a third party's code may raise anything)
             log.warning("rewrite %s = %s does not load: %s: %s", point.name, point.value, type(error).__name__, error)
             continue
         fault = _fault(made, taken)
