@@ -38,6 +38,10 @@ FIRST_BATCH = {"latency": 6, "pipeline": 3, "tail": 3, "throughput": 3, "memory"
 """Strategies of the first race: what the rules propose, filled up with the search's first guesses. A turn of the
 pipeline runs every session twice, turns of tail and throughput are long, and memory takes a process each: fewer fit."""
 
+MOST_AT_ONCE = 2
+"""First batches of which one race holds at most so many: the rest of what rules propose is raced after it, since what a
+race has no time for is given up."""
+
 BATCH = 4
 """Strategies of the search raced at a time: it learns from each race what to combine next."""
 
@@ -82,6 +86,7 @@ class Deliberation:
         self._budget_s = max(0.0, deadline - now_s())
         self.settings = request.settings
         self._first_batch = FIRST_BATCH[str(self.settings.objective)]
+        self._waiting: list[Proposal] = []
         self.proposals: list[Proposal] = []
         self.refusals: list[Refusal] = []
         self.trials: list[Trial] = []
@@ -212,7 +217,9 @@ class Deliberation:
             thresholds = Thresholds.of(problem.policy.accuracy, settings.metric, settings.metric_threshold)
         thresholds = thresholds.aiming(problem.policy.objective, problem.policy.max_slowdown)
         self.refusals += refused_for(graph)
-        self._try(setup, self._first_proposals(problem, prior), thresholds)
+        first, most = self._first_proposals(problem, prior), MOST_AT_ONCE * self._first_batch
+        self._waiting = first[most:]
+        self._try(setup, first[:most], thresholds)
         self._confirm(setup, thresholds, problem)
         self._earn(setup, thresholds, problem)
         stopped = self._search_on(setup, thresholds, problem)
@@ -224,7 +231,9 @@ class Deliberation:
     def _search_on(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> str:
         """Race what the search proposes, as long as that is worth it; why it stopped, in words."""
         while self._left() > self._budget_s * SEARCH_SHARE:
-            more = self._search(problem)
+            waiting = self._waiting[: max(0, (self.settings.max_trials or 0) - len(self.trials))]
+            more = waiting or self._search(problem)
+            self._waiting = waiting[BATCH:]
             if not more:
                 return self._in_words("no other strategy is expected to gain")
             self._try(setup, more[:BATCH], thresholds)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ort_metainfer.adapt import Request, settings_for
+from ort_metainfer.deciders.rule import Rule
 from ort_metainfer.decision import Decision
 from ort_metainfer.deliberate import Deliberation
 from ort_metainfer.model.fingerprint import fingerprint
@@ -64,6 +65,18 @@ def test_max_trials_is_kept_and_told(tiny_model: Callable[..., Path], tmp_path: 
     decision = deliberate(tiny_model("MatMul"), tmp_path, host, budget_s=600, max_trials=3)
     assert len(decision.trials) == len(host.raced) == 3
     assert decision.stopped.startswith("max_trials=3 were made, after 3 trials")
+
+
+def test_what_many_rules_propose_is_raced_a_part_at_a_time_by_rank_and_before_what_the_search_says(
+    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategies = tuple(Strategy(session_config={"their.key": str(number)}) for number in range(20))
+    theirs = Rule("theirs", 94, "scheduling", "we know", "our word", proposes=lambda problem: strategies)
+    monkeypatch.setattr("ort_metainfer.deciders.rules.contributed_rules", lambda: (theirs,))
+    host = FakeTrialHost(graph=GRAPH)
+    decision = deliberate(tiny_model("MatMul"), tmp_path, host, budget_s=600, max_trials=25)
+    assert host.raced[: len(strategies)] == list(strategies)
+    assert host.calls.count("race") > 2 and len(decision.trials) <= 25
 
 
 def test_it_ends_while_there_is_time_for_a_duel_and_says_so(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
