@@ -109,7 +109,7 @@ def predict_held_out(
         chosen = choose_references(tasks, fold.learn, references) if references else []
         columns = aligned(tasks, chosen)
         if split == "device":
-            columns |= seen_elsewhere(tasks, fold.learn, columns.get("reference"))
+            columns |= seen_elsewhere(tasks, fold.learn, chosen)
         described = tasks.with_features(columns)
         is_reference = np.isin(tasks.model, chosen)
         learn, test = fold.learn & ~is_reference, fold.test & ~is_reference
