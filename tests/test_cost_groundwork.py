@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -22,8 +23,9 @@ from ort_metainfer.model.work import NodeWork, OperatorTime
 from ort_metainfer.model.workload import workload
 from ort_metainfer.problem import SessionSpec
 from ort_metainfer.strategy_cache.store import StrategyCache, open_cache
+from ort_metainfer.trials.channel import setup_plain
 from ort_metainfer.trials.client import ChildTrialHost
-from ort_metainfer.trials.operator_profiles import WARM_UPS, operator_times
+from ort_metainfer.trials.operator_profiles import WARM_UPS, operator_times, serve
 from ort_metainfer.trials.task import Setup
 from tests.cost_cases import case, chain
 from tests.made_problems import CPU, CUDA_GPU, device
@@ -175,6 +177,21 @@ def test_times_by_kind_are_told_by_the_name_of_any_node_or_result_of_a_group() -
     seconds = measured_by_kind(replace(given, operators=(*told, unnamed)))
     assert sum(seconds.values()) == pytest.approx(0.015)
     assert seconds["softmax"] == pytest.approx(0.004) and seconds["matmul"] == pytest.approx(0.008)
+
+
+def test_the_profilers_file_lies_in_the_parents_folder(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child whose time is over is killed; what it wrote then goes with what its parent removes."""
+
+    class Refusing:
+        def __init__(self, given: Setup, *_: Any) -> None:
+            self.prefix = Path(given.baseline.properties["profile_file_prefix"])
+
+        def open(self, *_: Any, **__: Any) -> None:
+            raise TrialTimeout(str(self.prefix.parent.parent))
+
+    monkeypatch.setattr("ort_metainfer.trials.operator_profiles.Bench", Refusing)
+    with pytest.raises(TrialTimeout, match=rf"^{re.escape(str(setup.feeds))}$"):
+        serve({"setup": setup_plain(setup)}, Told({}), float("inf"))
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def serve(request: Mapping[str, Any], channel: Speaker, until: float) -> dict[st
 
     setup = setup_from(request["setup"])
     feed = load_feeds(setup.feeds)[0]
-    with TemporaryDirectory(prefix="ort-metainfer-profile-") as folder:
+    with TemporaryDirectory(dir=setup.feeds, prefix="profile-") as folder:  # goes with that where this child is killed
         properties = {"enable_profiling": True, "profile_file_prefix": str(Path(folder) / "profile")}
         spec = setup.baseline._replace(properties={**setup.baseline.properties, **properties})
         bench = Bench(replace(setup, baseline=spec), [feed], channel, until)
