@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ort_metainfer.problem import HardwareState
+from ort_metainfer.scratch import sweep
 
 __all__ = ["carry_out", "main", "wait_for_quiet"]
 
@@ -109,9 +112,13 @@ def main() -> None:
     request = json.loads(sys.stdin.readline() or "null")
     if request is None:  # the parent was gone before it said anything
         return
-    _end_with_parent(int(request["parent"]))
-    _end_in(float(request["seconds"]))
-    how, what = carry_out(request)
+    try:
+        _end_with_parent(int(request["parent"]))
+        _end_in(float(request["seconds"]))
+        sweep(Path(tempfile.gettempdir()))
+        how, what = carry_out(request)
+    finally:
+        shutil.rmtree(request["folder"], ignore_errors=True)
     answer.write(json.dumps({"how": how, "what": what}) + "\n")
     answer.flush()
 

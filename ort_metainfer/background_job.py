@@ -34,7 +34,8 @@ class Job:
         key: names it among those that wait: model and policy.
         label: what to call the model in a message.
         request: what the child is told, plain values.
-        folder: holds inputs and model that the caller did not give as files; removed when the job has ended.
+        folder: holds inputs and model that the caller did not give as files; removed when the job has ended, by
+            the child too: a parent that was killed removes nothing.
         seconds: what the child may take.
     """
 
@@ -67,6 +68,7 @@ def job_of(source: str | bytes, key: str, label: str, spec: SessionSpec, setting
         "quiet_wait_s": QUIET_WAIT_S,
         "seconds": seconds,
         "parent": os.getpid(),
+        "folder": str(folder),
     }
     return Job(key, label, request, folder, seconds)
 

@@ -433,6 +433,21 @@ def test_the_child_ends_with_its_parent_however_that_ends(end: str, tiny_model: 
     os.close(child)
 
 
+@pytest.mark.slow
+def test_a_child_whose_parent_is_gone_removes_what_it_was_given(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    inputs = {"x": np.ones((1, 8), np.float32)}
+    made = job_of(
+        str(tiny_model("MatMul")), "k", "m", SPEC, settings_for(Settings(mode="background", inputs=inputs))[0]
+    )
+    assert made.folder is not None and [*made.folder.iterdir()]
+    with (tmp_path / "errors").open("wb") as errors:
+        child = background.start_child(errors)
+        child.communicate(json.dumps(made.request) + "\n", timeout=20)  # and the end of its standard input
+    assert not made.folder.exists()
+
+
 WITHOUT_WAITING = "from ort_metainfer import background_child as c; c.wait_for_quiet = lambda *_: None; c.main()"
 
 
