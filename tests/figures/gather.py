@@ -40,6 +40,7 @@ from ort_metainfer.adapt import policy_of
 from ort_metainfer.decision import Proposal, Trial
 from ort_metainfer.errors import MetainferError
 from ort_metainfer.groundwork import Groundwork
+from ort_metainfer.hardware.profile import Feature
 from ort_metainfer.hardware.profiles import profile_device
 from ort_metainfer.hardware.state import observe
 from ort_metainfer.learning.record import Record
@@ -121,6 +122,12 @@ def problem_here(
     for device in {one.provider: one for one in reversed(devices)}.values():
         probe(device, cache, probe_s)
     ground = Groundwork(cache, host, lambda share: until(STEP_S), lambda: end - time.monotonic())
+    profiles = ground.profiles(devices)
+    threads = setup.baseline.properties.get("intra_op_num_threads")
+    if threads is not None:  # more cores than that are not there for the caller
+        own = Feature("cores", float(threads), "1", "static")
+        devices = tuple(replace(one, cores=float(threads)) if one.kind == "cpu" else one for one in devices)
+        profiles = {name: profile.with_features(own) for name, profile in profiles.items()}
     assert setup.graph is not None
     model = fingerprint(os.fspath(setup.model_file), None)
     return Problem(
@@ -132,7 +139,7 @@ def problem_here(
         observe(1.0),
         dict(setup.shapes),
         True,
-        profiles=ground.profiles(devices),
+        profiles=profiles,
         work=ground.work(model.hash, setup, setup.shapes),
     )
 
@@ -246,17 +253,23 @@ def main(words: list[str]) -> None:
     if options.under is None:
         failed = [name for name in options.conditions.split(",") if run_under(name, words)]
         sys.exit(f"under {', '.join(failed)} something failed; see above" if failed else 0)
-    file, ledger = Path(options.folder) / FILE, Path(options.folder) / "done.json"
+    file, ledger, failed = Path(options.folder) / FILE, Path(options.folder) / "done.json", False
     for model, inputs in zip(options.pairs[::2], options.pairs[1::2], strict=True):
         for accuracy in options.accuracies.split(","):
             done = json.loads(ledger.read_text()) if ledger.exists() else []
             what = f"{options.under} {Path(model).parent.name} {accuracy}"
             if what in done:
                 continue
-            records = gather(options.under, Path(model), Path(inputs), accuracy, options)
+            try:
+                records = gather(options.under, Path(model), Path(inputs), accuracy, options)
+            except MetainferError as error:
+                print(f"{what}: {type(error).__name__}: {error}", flush=True)
+                failed = True
+                continue
             total = keep(file, records)
             ledger.write_text(json.dumps([*done, what], indent=1))
             print(f"{what}: {len(records)} trials, {total} records in all", flush=True)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":
