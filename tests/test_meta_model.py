@@ -124,7 +124,7 @@ def test_what_won_for_this_structure_elsewhere_is_proposed_with_what_to_expect()
     theirs = [record(EXTENDED, 1.3, about, device="cpu:theirs"), record(ONE_THREAD, 0.8, about, device="cpu:theirs")]
     (proposal,), _ = answers(MetaModel(None, Records(*theirs)), about)
     assert proposal.strategy == EXTENDED and proposal.by == "meta-model"
-    assert proposal.reason.startswith("expected 1.30x (") and "confidence 100%" in proposal.reason
+    assert proposal.reason.startswith("expected 1.30x (") and "confidence 99%" in proposal.reason
     assert "nearest cpu:theirs" in proposal.reason and "imported records of this structure" in proposal.source
     other = replace(about, graph=replace(about.graph, structure="e" * 32))
     assert answers(MetaModel(None, Records(*theirs)), other) == ([], [NO_MODEL])

@@ -124,7 +124,7 @@ def trial_lines(decision: Plain) -> Iterator[str]:
     for trial in decision["trials"]:
         yield f"{Strategy.from_dict(trial['strategy']).describe()}   (proposed by {trial['by']})"
         for proposal in (one for one in learned if one["strategy"] == trial["strategy"]):
-            yield f"    expected  {proposal['reason']}  [{proposal['source']}]"
+            yield f"    learned   {proposal['reason']}  [{proposal['source']}]"
         for gate in trial["gates"]:
             # those of single outputs (logits.cosine) are in --json; the words tell the worst
             figures = " ".join(f"{name}={value:.4g}" for name, value in gate["figures"].items() if "." not in name)

@@ -38,6 +38,9 @@ AGAIN = 0.02
 LEAST_GAIN = 0.01
 """What find-db must expect of a strategy, in natural log units: identical sessions differ by so much."""
 
+SUREST = 0.99
+"""Nothing is surer before it is measured here."""
+
 Answer = Proposal | Refusal
 
 
@@ -125,7 +128,7 @@ def _words(known: Known) -> str:
     spread = hypot(known.spread, AGAIN if known.distance == 0 else ELSEWHERE * (0.5 + known.distance))
     prediction = Prediction(known.log_ratio, spread)
     low, high = (exp(known.log_ratio + sign * spread) for sign in (-1, 1))
-    sure = probability_of_beating(prediction, LEAST_GAIN)
+    sure = min(SUREST, probability_of_beating(prediction, LEAST_GAIN))
     return f"expected {prediction.speedup:.2f}x ({low:.2f} to {high:.2f}), confidence {sure:.0%}: {known.because}"
 
 
