@@ -2,7 +2,7 @@
 
 The session is plain at once; the child (:mod:`ort_metainfer.background_child`) waits until the machine is quiet,
 decides as any process would, and writes the cache. It ends with this process, or at its deadline. Nothing here is
-waited for: the thread that holds the child's hand is a daemon, and at exit the child is killed.
+waited for: the thread that holds the child's hand is a daemon, and at exit the child is told to end.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ log = logging.getLogger("ort_metainfer")
 MAX_QUEUED = 16
 """Models that wait for their turn; with minutes for each, more would wait for hours."""
 
-KILL_S = 0.3
-"""How long a killed child is waited for at exit."""
+TIDY_S = 0.3
+"""How long a child that was told to end is waited for at exit."""
 
 TAIL_BYTES = 500
 
@@ -177,9 +177,11 @@ class Workshop:
             self._waiting.clear()
             self._wake.set()
         if process is not None:
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # in the kernel's hands: it ends when that lets go
-                process.wait(KILL_S)
+            process.terminate()
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # it tidies up, and ends by its own alarm at the latest
+                process.wait(TIDY_S)
         for folder in folders:
             _remove(folder)
 

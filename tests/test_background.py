@@ -60,6 +60,8 @@ class ScriptedProcess:
         if self._may is not None:
             self._may.set()
 
+    terminate = kill
+
     def wait(self, timeout: float | None = None) -> int:
         return -9 if self.killed else 0
 
@@ -160,7 +162,7 @@ def test_a_child_that_dies_or_cannot_be_started_is_a_failure_in_words(caplog: py
     assert "too many processes" in caplog.text
 
 
-def test_at_exit_the_child_is_killed_nothing_is_waited_for_and_folders_go(tmp_path: Path) -> None:
+def test_at_exit_the_child_is_told_to_end_and_folders_go(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
