@@ -80,6 +80,12 @@ class _ShapeGuard(PlainSession):  # type: ignore[misc]  # onnxruntime ships no t
             return self._metainfer_fixed.run(output_names, input_feed, run_options)
         except REFUSALS:  # other shapes; or a mistake, which the general session will name
             pass
+        except (
+            AttributeError
+        ):  # a caller's mistake; or ``set_providers`` ended the guard, and somebody held this method
+            if not isinstance(self, _ShapeGuard):
+                return self.run(output_names, input_feed, run_options)
+            raise
         return super().run(output_names, input_feed, run_options)
 
     def run_with_ort_values(self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None) -> Any:
@@ -122,6 +128,8 @@ class _BucketGuard(PlainSession):  # type: ignore[misc]
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """As onnxruntime's own."""
+        if not isinstance(self, _BucketGuard):  # ``set_providers`` ended the guard, and somebody held this method
+            return self.run(output_names, input_feed, run_options)
         session = self._metainfer_buckets.pick(input_feed)
         if session is not None:
             try:

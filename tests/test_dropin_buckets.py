@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 import ort_metainfer
-from ort_metainfer import shape_buckets
+from ort_metainfer import shape_buckets, static_shapes
 from ort_metainfer.errors import SettingsError
 from ort_metainfer.settings import Settings, resolve
 
@@ -63,6 +63,9 @@ def test_calls_of_many_shapes_are_answered_as_plain_onnxruntime_does(known: Path
     with pytest.raises(Exception, match="INVALID_ARGUMENT"):
         session.run(None, {"x": np.zeros((1, 7), np.float32)})
     assert isinstance(session, onnxruntime.InferenceSession)
+    held = session.run
+    static_shapes._unguard(session)  # as set_providers does
+    np.testing.assert_allclose(held(None, feed(2))[0], plain.run(None, feed(2))[0], rtol=1e-6)
 
 
 @pytest.mark.slow

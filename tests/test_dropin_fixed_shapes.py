@@ -150,9 +150,10 @@ def test_a_patched_session_is_guarded_too_and_set_providers_ends_it(path: str):
         session = Base(path)
     assert isinstance(session, Base)
     assert plain(session.run(None, OTHER)) == expected(path, OTHER)
+    held = session.run
     session.set_providers(["CPUExecutionProvider"])
     assert type(session) is Base
-    assert plain(session.run(None, OTHER)) == expected(path, OTHER)
+    assert plain(session.run(None, OTHER)) == plain(held(None, OTHER)) == expected(path, OTHER)
 
 
 def test_the_general_session_is_not_adapted_while_the_patch_is_in_force(path: str):
