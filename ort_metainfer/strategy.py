@@ -244,7 +244,7 @@ def _check_session_options(options: Mapping[str, Any]) -> None:
             raise StrategyError(f"unknown session option {name!r}; known: {', '.join(SESSION_OPTIONS)}")
         if type(value) is not wanted:
             raise StrategyError(f"session_options.{name} must be {wanted.__name__}, got {value!r}")
-        if wanted is int and abs(value) > LARGEST_OPTION:
+        if isinstance(value, int) and value > LARGEST_OPTION:
             raise StrategyError(f"session_options.{name} must be at most {LARGEST_OPTION}, got {value}")
     for name, allowed in (("graph_optimization_level", GRAPH_LEVELS), ("execution_mode", EXECUTION_MODES)):
         if name in options and options[name] not in allowed:
