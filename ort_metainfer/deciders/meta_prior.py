@@ -102,11 +102,7 @@ class Blended:
     """
 
     predictors: tuple[Predictor, ...]
-
-    @property
-    def name(self) -> str:
-        """All their names."""
-        return " and ".join(predictor.name for predictor in self.predictors)
+    name: str = "cost model and meta-model"
 
     def predict(
         self, problem: Problem, strategies: Sequence[Strategy], history: Sequence[Trial]

@@ -14,8 +14,9 @@ from ort_metainfer.strategy import Strategy
 
 __all__ = ["Ranked", "chosen"]
 
-LEAST = 0.003
-"""Expected improvement, in natural log units, below which a strategy is not worth its trial: the search's."""
+LEAST = 0.01
+"""Expected improvement, in natural log units, below which a strategy gets no place in the first race. Trees that end in
+single rows exaggerate what may happen; what is left out, the search still weighs by the same expectations."""
 
 LEAST_GAIN = log(1.02)
 """What the third gate demands of a winner over the default, and a duel of a challenger over the best so far: less than
