@@ -101,8 +101,9 @@ class Blended:
         predictors: asked in order; the first one's word stands first.
     """
 
+    name = "cost model and meta-model"
+
     predictors: tuple[Predictor, ...]
-    name: str = "cost model and meta-model"
 
     def predict(
         self, problem: Problem, strategies: Sequence[Strategy], history: Sequence[Trial]
