@@ -66,7 +66,7 @@ def evaluate(
     given |= {name: value for name, value in (("splits", splits), ("references", references)) if value}
     with only_json(as_json):
         if public is not None:
-            document = survey_tables(public, **given, **({"tables": tables} if tables else {}))
+            document = survey_tables(public, **given | ({"tables": tables} if tables else {}))
         else:
             store = record_store(cache_dir)
             document = survey_records([*shipped_records(), *store.read()], hold=hold, **given)

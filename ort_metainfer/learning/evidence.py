@@ -202,7 +202,8 @@ def _policies(table: Table, split: Split, references: Sequence[int], trees: int,
     yield "best on the references", lambda count: policies.lookup("reference_at_size"), described
     if split == "device":
         yield "lookup", lambda count: policies.lookup("elsewhere"), references
-    yield "meta-model", lambda count: policies.forest(trees, seed, table.over if count else None), references
+    over = "elsewhere" if split == "device" else table.over
+    yield "meta-model", lambda count: policies.forest(trees, seed, over), references
 
 
 def _default_regret(scores: Sequence[Score]) -> float | None:

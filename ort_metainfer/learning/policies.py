@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ort_metainfer.learning.held_out import Learner
-from ort_metainfer.learning.tasks import Floats, Tasks
+from ort_metainfer.learning.tasks import Floats, Tasks, Words
 
 __all__ = ["as_given", "average", "forest", "in_order", "lookup", "portfolio"]
 
@@ -72,7 +72,7 @@ def average() -> Learner:
     return answer
 
 
-def _effects_of_cases(log_ms: Floats, case: Sequence[str], configuration: NDArray[np.str_]) -> dict[str, float]:
+def _effects_of_cases(log_ms: Floats, case: Words, configuration: NDArray[np.str_]) -> dict[str, float]:
     """Two-way least squares by alternating means: there are too many cases to solve for at once."""
     _, of_case = np.unique(case, return_inverse=True)
     names, of_configuration = np.unique(configuration, return_inverse=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ort_metainfer.learning.public import family_of, number, read_rows
-from ort_metainfer.learning.tasks import Floats, Tasks, case_mean, case_min, table
+from ort_metainfer.learning.tasks import Floats, Tasks, Words, case_mean, case_min, table
 
 __all__ = ["load_ncnn"]
 
@@ -153,7 +152,7 @@ def _features(tasks: Tasks) -> dict[str, Floats]:
     }
 
 
-def _said(pattern: str, words: Sequence[str]) -> Floats:
+def _said(pattern: str, words: Words) -> Floats:
     return np.array([re.search(pattern, word) is not None for word in words], dtype=np.float64)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_metainfer.learning.tasks import Floats, Rows, Tasks, case_mean, case_min
+from ort_metainfer.learning.tasks import Floats, Rows, Tasks, Words, case_mean, case_min
 
 __all__ = ["aligned", "choose_references", "effects"]
 
@@ -23,6 +23,10 @@ RIDGE_SLOPE = 3.0
 
 SIZE = "log_size"
 """The feature that holds the natural log of a model's work."""
+
+SIZE_APART = 0.3
+"""What a factor of e in size counts as, in units of log latency, where references are chosen: a slope over size can
+only be read where references differ in it. A choice, made on ncnn's table among 0 to 0.3."""
 
 UNKNOWN = (float("nan"), float("nan"))
 
@@ -37,7 +41,7 @@ def choose_references(tasks: Tasks, rows: NDArray[np.bool_], count: int) -> list
     """Models that represent the others best, of different families where there are enough.
 
     Widely measured ones are taken one by one, each the one that brings every model nearest to some reference in its
-    profile over devices and configurations (facility location).
+    profile over devices and configurations, and in size (facility location).
 
     Args:
         tasks: the table.
@@ -48,7 +52,8 @@ def choose_references(tasks: Tasks, rows: NDArray[np.bool_], count: int) -> list
     known = ~np.isnan(profiles)
     order = _widely_measured(models, known.sum(axis=1), count)
     families = dict(zip(tasks.model[rows], tasks.family[rows], strict=True))
-    distances = np.array([_distances(profiles, known, each) for each in order])
+    size = _sizes(tasks, rows, models)
+    distances = np.array([_distances(profiles, known, each) + SIZE_APART * np.abs(size - size[each]) for each in order])
     chosen: list[int] = []
     nearest = np.full(len(models), distances.max(initial=1.0))
     while len(chosen) < min(count, len(order)):
@@ -77,17 +82,24 @@ def _profiles(tasks: Tasks, rows: NDArray[np.bool_]) -> tuple[NDArray[np.str_], 
     return models, profiles
 
 
+def _sizes(tasks: Tasks, rows: NDArray[np.bool_], models: NDArray[np.str_]) -> Floats:
+    """Natural log of each model's work; the mean where it is not known."""
+    known = dict(zip(tasks.model[rows].tolist(), tasks.column(SIZE)[rows].tolist(), strict=True))
+    size = np.array([known[each] for each in models.tolist()])
+    return np.where(np.isnan(size), np.nanmean(size), size) if not np.isnan(size).all() else np.zeros(len(models))
+
+
 def _distances(profiles: Floats, known: NDArray[np.bool_], one: int) -> Floats:
     """Mean absolute difference of each profile to one of them; the largest seen where nothing is in common."""
     common = known & known[one]
     difference = np.where(common, np.abs(profiles - profiles[one]), 0.0).sum(axis=1)
     count = common.sum(axis=1)
     found = difference / np.maximum(count, 1)
-    return np.where(count > 0, found, found.max(initial=1.0))
+    return np.asarray(np.where(count > 0, found, found.max(initial=1.0)), dtype=np.float64)
 
 
 def effects(
-    log_ms: Floats, model: Sequence[str], configuration: Sequence[str], size: Floats | None = None
+    log_ms: Floats, model: Sequence[str] | Words, configuration: Sequence[str] | Words, size: Floats | None = None
 ) -> tuple[dict[str, tuple[float, float]], float, float]:
     """How each configuration does on one device, by ridge regression on its reference measurements.
 

@@ -86,7 +86,7 @@ def _candidates(grid: Floats, weight: Floats) -> Floats:
     result[3] = known.sum(axis=0)
     if not known.any():
         return result
-    result[0] = _effect(grid, known * 1.0)
+    result[0] = _effect(grid, known.astype(np.float64))
     result[1] = _effect(grid, known * weight[:, None])
     nearest = int(np.argmax(weight * known.any(axis=1) * (known.sum(axis=1) == known.sum(axis=1).max())))
     result[2] = np.where(known[nearest], grid[nearest], np.nan)

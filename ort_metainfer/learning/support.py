@@ -149,8 +149,7 @@ def learn_support(
         strategies: see :class:`Support`; ``operators`` likewise.
         seed: which cases are kept.
     """
-    known = ~np.isnan(cases)
-    keep = known.any(axis=0)
+    keep: NDArray[np.bool_] = np.asarray(~np.isnan(cases).all(axis=0))
     columns = cases[:, keep]
     centre, spread = np.nanmean(columns, axis=0), np.nanstd(columns, axis=0)
     scale = np.where(spread > ROUNDING * (1 + np.abs(centre)), spread, 1.0)
@@ -160,7 +159,7 @@ def learn_support(
         kinds={str(kind): len(np.unique(hardware[kinds == kind])) for kind in np.unique(kinds)},
         strategies=strategies,
         operators=operators,
-        names=tuple(name for name, kept in zip(names, keep, strict=True) if kept),
+        names=tuple(name for name, kept in zip(names, keep.tolist(), strict=True) if kept),
         low=np.nanmin(columns, axis=0),
         high=np.nanmax(columns, axis=0),
         centre=centre,

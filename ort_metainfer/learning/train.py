@@ -83,7 +83,7 @@ def _support(examples: Examples) -> Support:
     columns = [number for number, name in enumerate(examples.names) if not name.startswith("strategy/")]
     return learn_support(
         [examples.names[number] for number in columns],
-        examples.features[np.ix_(first, columns)],
+        examples.features[first][:, columns],
         examples.hardware[first],
         examples.kind[first],
         strategies=examples.strategies,
@@ -171,7 +171,7 @@ def _answers(examples: Examples, learn: NDArray[np.bool_], test: NDArray[np.bool
     if not learn.any():
         return np.full(int(test.sum()), np.nan)
     forest = _grown(examples, learn, TREES_HELD_OUT, seed)
-    return forest.predict(examples.features[test]).mean(axis=1).astype(np.float64)
+    return np.asarray(forest.predict(examples.features[test]).mean(axis=1), dtype=np.float64)
 
 
 def _known(examples: Examples, row: int) -> Iterator[tuple[str, float]]:
