@@ -93,6 +93,7 @@ class Deliberation:
         self.verified: Trial | None = None
         self.problem: Problem | None = None
         self._has_captured = False
+        self._session_s = 0.0
 
     def run(self, graph: Graph | None, prior: Strategy | None) -> Decision:
         """Decide.
@@ -121,6 +122,7 @@ class Deliberation:
             if "EPContext" in graph.blockers:
                 return left_alone(self._key(graph), graph, "the model is compiled for a provider already")
             setup = replace(setup, graph=graph)
+            began_s = self._now_s()
             try:
                 feeds = self._feeds(setup, graph)
             except TrialTimeout as error:
@@ -131,6 +133,7 @@ class Deliberation:
                 # inputs that are there and do not help are no reason to decide anew at each start
                 reason = str(error) if self._has_captured else f"{error}; {GIVE_INPUTS}"
                 return left_alone(self._key(graph), graph, reason)
+            self._session_s = self._now_s() - began_s
             return self._decide(setup, graph, feeds, prior)
 
     @cached_property
@@ -288,7 +291,7 @@ class Deliberation:
 
         policy = policy_of(self.settings, self.spec)
         devices = self._devices(setup, policy.providers)
-        ground = Groundwork(self.cache, self.host, self._until, self._left)
+        ground = Groundwork(self.cache, self.host, self._until, self._left, self._session_s)
         return Problem(
             model=self.model,
             graph=graph,
@@ -318,7 +321,8 @@ class Deliberation:
         proposals = self._ask([learned, self.rules], problem, stale)
         room = max(0, self._first_batch - len(proposals))  # a race costs its two baselines, however few it compares
         known = {proposal.strategy for proposal in proposals}
-        return proposals + [more for more in self._search(problem) if more.strategy not in known][:room]
+        filled = proposals + [more for more in self._search(problem) if more.strategy not in known][:room]
+        return filled[: self.settings.max_trials]
 
     def _search(self, problem: Problem) -> list[Proposal]:
         from ort_metainfer.deciders.search import Search

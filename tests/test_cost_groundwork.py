@@ -141,6 +141,16 @@ def test_with_little_time_the_profiler_is_not_asked(cache: StrategyCache, setup:
     assert short.operators("sha256:a", setup, SHAPES, [device()]) == () and host.asked == []
 
 
+def test_where_a_session_takes_longer_than_its_share_the_profiler_is_not_asked_in_vain(
+    cache: StrategyCache, setup: Setup
+) -> None:
+    host = Told({"profile_operators": {"operators": []}})
+    slow = Groundwork(cache, host, lambda share: share, lambda: 10.0, session_s=2.0)
+    assert slow.operators("sha256:a", setup, SHAPES, [device()]) == () and host.asked == []
+    quick = Groundwork(cache, host, lambda share: share, lambda: 10.0, session_s=0.5)
+    assert quick.operators("sha256:a", setup, SHAPES, [device()]) == () and len(host.asked) == 1
+
+
 def test_a_child_that_dies_or_a_host_that_is_not_asked_costs_nothing(cache: StrategyCache, setup: Setup) -> None:
     dead = Told({"workload": TrialTimeout("no"), "profile_operators": TrialTimeout("no")})
     for host in (dead, object()):
