@@ -17,9 +17,9 @@ __all__ = ["ForestRun", "as_matrix"]
 
 def as_matrix(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> NDArray[np.float32]:
     """Features by name as rows x columns; NaN where a feature is not known."""
-    return np.array([[row.get(name, np.nan) for name in names] for row in rows], dtype=np.float32).reshape(
-        len(rows), len(names)
-    )
+    missing = float("nan")
+    values = [row.get(name, missing) for row in rows for name in names]
+    return np.array(values, dtype=np.float32).reshape(len(rows), len(names))
 
 
 class ForestRun:

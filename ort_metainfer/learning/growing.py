@@ -14,11 +14,11 @@ __all__ = ["grow"]
 
 
 def grow(
-    features: Floats, target: Floats, *, weight: Floats | None = None, trees: int = 100, seed: int = 0, leaf: int = 3
+    features: Floats, target: Floats, *, weight: Floats | None = None, trees: int = 100, seed: int = 0, thin: int = 1
 ) -> Forest:
     """A forest that answers with each tree's word.
 
-    Half of the trees are a random forest's with ``leaf`` rows in a leaf at least; they are steady. Half are extremely
+    Half of the trees are a random forest's with three rows in a leaf at least; they are steady. Half are extremely
     randomised ones down to single rows: each answers with a neighbour of the case, so that together they say how far
     off a guess may be.
 
@@ -28,7 +28,7 @@ def grow(
         weight: how much a row counts.
         trees: how many, over both halves.
         seed: equal seeds grow equal forests.
-        leaf: rows in a leaf of the random forest's.
+        thin: so many times as many rows in a leaf: a smaller forest from many rows.
 
     Raises:
         LearningError: scikit-learn is not installed.
@@ -38,8 +38,10 @@ def grow(
     except ImportError as error:
         raise LearningError("training needs scikit-learn: pip install 'ort-metainfer[train]'") from error
     halves: list[Any] = [
-        RandomForestRegressor(trees - trees // 2, min_samples_leaf=leaf, max_features=0.4, random_state=seed, n_jobs=1),
-        ExtraTreesRegressor(trees // 2, min_samples_leaf=1, max_features=0.7, random_state=seed, n_jobs=1),
+        RandomForestRegressor(
+            trees - trees // 2, min_samples_leaf=3 * thin, max_features=0.4, random_state=seed, n_jobs=1
+        ),
+        ExtraTreesRegressor(trees // 2, min_samples_leaf=thin, max_features=0.7, random_state=seed, n_jobs=1),
     ]
     columns = np.asarray(features, dtype=np.float32)
     grown: list[Tree] = []
