@@ -10,7 +10,7 @@ from ort_metainfer.problem import CacheKey, Graph, Problem
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials.duel import UNSTEADY
 
-__all__ = ["conclude", "left_alone", "out_of_time"]
+__all__ = ["conclude", "lacked_time", "left_alone", "out_of_time"]
 
 TRY_AGAIN = ("machine busy", UNSTEADY, UNKNOWN_LOAD)
 """How refusals begin that another moment may lift: a decision with one of them is not complete."""
@@ -66,12 +66,17 @@ def out_of_time(key: CacheKey | None, graph: Graph | None, what: str, budget_s: 
     )
 
 
+def lacked_time(trial: Trial) -> bool:
+    """Whether it was not even begun, for want of time."""
+    return trial.failure is not None and "no time" in trial.failure
+
+
 def _what_lacks(refusals: Sequence[Refusal], trials: Sequence[Trial]) -> str:
     """Why another moment, or more time, might decide otherwise; empty where the decision is complete."""
     busy = next((refusal.reason for refusal in refusals if refusal.reason.startswith(TRY_AGAIN)), "")
     # what only the search thought of is no gap: it would always think of more
     asked = [trial for trial in trials if not trial.by.startswith("search")]
-    untried = sum(trial.failure is not None and "no time" in trial.failure for trial in asked)
+    untried = sum(map(lacked_time, asked))
     return busy or (f"no time was left for {untried} of {len(asked)} strategies" if untried else "")
 
 

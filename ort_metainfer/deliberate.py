@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ort_metainfer.conclusion import conclude, left_alone, out_of_time
+from ort_metainfer.conclusion import conclude, lacked_time, left_alone, out_of_time
 from ort_metainfer.confirming import UNTOLD, beats, contenders, is_load_known, is_load_sensitive, objection
 from ort_metainfer.decision import Decision, Proposal, Refusal, Trial
 from ort_metainfer.errors import InputsError, TrialTimeout
@@ -94,6 +94,7 @@ class Deliberation:
         self.problem: Problem | None = None
         self._has_captured = False
         self._session_s = 0.0
+        self._ran_out = False
 
     def run(self, graph: Graph | None, prior: Strategy | None) -> Decision:
         """Decide.
@@ -213,6 +214,9 @@ class Deliberation:
 
     def _decide(self, setup: Setup, graph: Graph, feeds: Feeds, prior: Strategy | None) -> Decision:
         problem = self.problem = self._problem(setup, graph, feeds)
+        if self._left() < MIN_DUEL_S:
+            error = TrialTimeout(f"{self.model.label}: no strategy could be tried in the {self._left():.1f} s left")
+            return self._out_of_time(error, graph)
         setup = replace(setup, inputs_are_real=feeds.are_real)
         thresholds = Thresholds.of("strict")
         if feeds.are_real:  # made-up inputs justify nothing lossy, and a metric of real ones says nothing of them
@@ -233,7 +237,7 @@ class Deliberation:
 
     def _search_on(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> str:
         """Race what the search proposes, as long as that is worth it; why it stopped, in words."""
-        while self._left() > self._budget_s * SEARCH_SHARE:
+        while self._left() > self._budget_s * SEARCH_SHARE and not self._ran_out:
             waiting = self._waiting[: max(0, (self.settings.max_trials or 0) - len(self.trials))]
             more = waiting or self._search(problem)
             self._waiting = waiting[BATCH:]
@@ -360,7 +364,9 @@ class Deliberation:
             return
         self.proposals += proposals
         self._say(f"trying {len(proposals)} strategies")
-        self.trials += self.host.race(setup, proposals, thresholds, self._until(RACE_SHARE), self.request.progress)
+        raced = self.host.race(setup, proposals, thresholds, self._until(RACE_SHARE), self.request.progress)
+        self._ran_out = all(map(lacked_time, raced))  # the next race would have less time than this one
+        self.trials += raced
 
     def _confirm(self, setup: Setup, thresholds: Thresholds, problem: Problem) -> None:
         """Hold a duel for the best trials not verified yet; what passes and beats the best so far takes its place."""

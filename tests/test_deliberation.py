@@ -13,7 +13,7 @@ import pytest
 from ort_metainfer.adapt import Request, settings_for
 from ort_metainfer.deciders.rule import Rule
 from ort_metainfer.decision import Decision
-from ort_metainfer.deliberate import Deliberation
+from ort_metainfer.deliberate import MIN_DUEL_S, Deliberation
 from ort_metainfer.model.fingerprint import fingerprint
 from ort_metainfer.problem import SessionSpec
 from ort_metainfer.settings import Settings
@@ -84,6 +84,23 @@ def test_it_ends_while_there_is_time_for_a_duel_and_says_so(tiny_model: Callable
     host = FakeTrialHost(lambda strategy: Scripted(speedup=1.01, cost_s=0.5), graph=GRAPH, clock=clock)
     decision = deliberate(tiny_model("MatMul"), tmp_path, host, clock, budget_s=4.0)
     assert decision.stopped.startswith("too little time was left for one more race and the duel of its winner, after")
+
+
+def test_where_a_race_had_no_time_for_anybody_none_is_held_with_less(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    host = FakeTrialHost(lambda strategy: Scripted(cost_s=100.0), graph=GRAPH, clock=clock)
+    decision = deliberate(tiny_model("MatMul"), tmp_path, host, clock, budget_s=20)
+    assert host.calls.count("race") == 1 and not host.raced
+    assert decision.stopped.startswith("too little time was left") and "no time was left" in decision.incomplete_reason
+
+
+def test_nothing_is_proposed_where_no_time_is_left_to_try_it(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    host = FakeTrialHost(outcome, graph=GRAPH)
+    decision = deliberate(tiny_model("MatMul"), tmp_path, host, budget_s=MIN_DUEL_S / 2)
+    assert "race" not in host.calls and not decision.trials
+    assert "no strategy could be tried" in decision.reason and decision.incomplete_reason == "the time was up"
 
 
 @pytest.mark.parametrize("budget_s", [3.0, 8.0, 40.0])
