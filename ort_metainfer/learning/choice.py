@@ -9,8 +9,9 @@ from ort_metainfer.learning.tasks import Floats
 
 __all__ = ["confidence", "measuring_order"]
 
-WORST = 3.0
-"""Natural log units beyond which a bad choice counts no worse: twentyfold slower is as useless as hundredfold."""
+WORST = 0.5
+"""Regret beyond which a bad choice counts no worse. Trees know that a candidate may be bad, not how bad: bounded so, more
+choices ended within 5% on AI Hub's table, and the mean regret after two measurements was lower too."""
 
 
 def measuring_order(expected: NDArray[np.floating], first: int | None = None) -> list[int]:
@@ -25,7 +26,7 @@ def measuring_order(expected: NDArray[np.floating], first: int | None = None) ->
     """
     excess = np.asarray(expected, dtype=np.float64)
     mean = excess.mean(axis=1)
-    regret = np.expm1(np.minimum(excess - excess.min(axis=0), WORST))
+    regret = np.minimum(np.expm1(np.minimum(excess - excess.min(axis=0), 1.0)), WORST)
     order = [int(mean.argmin()) if first is None else first]
     best = regret[order[0]]
     while len(order) < len(excess):
