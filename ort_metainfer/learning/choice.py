@@ -10,8 +10,8 @@ from ort_metainfer.learning.tasks import Floats
 __all__ = ["confidence", "measuring_order"]
 
 WORST = 0.5
-"""Regret beyond which a bad choice counts no worse. Trees know that a candidate may be bad, not how bad: bounded so, more
-choices ended within 5% on AI Hub's table, and the mean regret after two measurements was lower too."""
+"""Regret beyond which a bad choice counts no worse. Trees know that a candidate may be bad, not how bad: bounded so,
+more choices ended within 5% on AI Hub's table, and the mean regret after two measurements was lower too."""
 
 
 def measuring_order(expected: NDArray[np.floating], first: int | None = None) -> list[int]:
