@@ -109,7 +109,7 @@ def guarded(rule: Rule, place: str) -> Rule:
             if broken:
                 return otherwise(*arguments)
             try:
-                return check(function, *arguments)  # type: ignore[arg-type]
+                return check(function, *arguments)
             except (Exception, SystemExit) as error:  # noqa: BLE001 (a third party's code may raise anything)
                 broken.append(rule.name)
                 log.warning("rule %s of %s is left out: %s: %s", rule.name, place, type(error).__name__, error)
