@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from itertools import takewhile
 
 from ort_metainfer.problem import CacheKey, Graph, Model, Policy, SessionSpec
 from ort_metainfer.settings import Settings
+from ort_metainfer.spec import THREAD_VARIABLES
 
 __all__ = ["key_of", "policy_of"]
 
@@ -40,11 +42,17 @@ def policy_of(settings: Settings, spec: SessionSpec) -> Policy:
         accuracy=settings.accuracy,  # type: ignore[arg-type]  # checked by Settings
         objective=settings.objective,  # type: ignore[arg-type]
         providers=tuple(dict.fromkeys((CPU, *usable))),
-        pinned=spec.pinned() | ({"providers": first} if first else {}) | metric,
+        pinned=_threads_by_environment() | spec.pinned() | ({"providers": first} if first else {}) | metric,
         callers=(settings.callers or _usual_callers()) if settings.objective == "throughput" else 1,
         max_slowdown=settings.max_slowdown if settings.objective == "memory" else None,
         rules_off=tuple(sorted(settings.rules_off or ())),
     )
+
+
+def _threads_by_environment() -> dict[str, str]:
+    """Thread counts set by onnxruntime's own variables: set by the caller too, and part of his plain session."""
+    found = {name: os.environ.get(variable, "").strip() for name, variable in THREAD_VARIABLES.items()}
+    return {name: count for name, count in found.items() if count not in ("", "0")}
 
 
 def _usual_callers() -> int:

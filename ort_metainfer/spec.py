@@ -6,12 +6,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-__all__ = ["NEUTRAL_PROPERTIES", "SessionSpec"]
+__all__ = ["NEUTRAL_PROPERTIES", "THREAD_VARIABLES", "SessionSpec"]
 
 NEUTRAL_PROPERTIES = frozenset(
     {"enable_profiling", "profile_file_prefix", "logid", "log_severity_level", "log_verbosity_level"}
 )
 """SessionOptions properties that write files or print: no part of what is decided, and left out of trials."""
+
+THREAD_VARIABLES = {
+    "intra_op_num_threads": "ORT_INTRA_OP_NUM_THREADS",
+    "inter_op_num_threads": "ORT_INTER_OP_NUM_THREADS",
+}
+"""SessionOptions property -> the environment variable that onnxruntime takes it from where a program sets none
+(microsoft/onnxruntime#29688); 0 is its own default."""
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

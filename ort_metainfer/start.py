@@ -23,6 +23,7 @@ import onnxruntime
 from ort_metainfer._version import VERSION
 from ort_metainfer.hardware.devices import device_string
 from ort_metainfer.places import cache_place, config_place
+from ort_metainfer.spec import THREAD_VARIABLES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,7 +164,8 @@ def _stamp(file: str | Path) -> list[int]:
 
 def _circumstances(path: str, spec: SessionSpec, keyword: Settings | None) -> str:
     """Everything that the answer of a full look-up depends on, as one text."""
-    bearing = {name for name in os.environ if name.startswith(PREFIX)} | {*PROVIDER_VARIABLES}
+    bearing = {name for name in os.environ if name.startswith(PREFIX)}
+    bearing |= {*PROVIDER_VARIABLES, *THREAD_VARIABLES.values()}
     environment = [(name, os.environ.get(name)) for name in sorted(bearing)]
     config = config_place()
     asked = [environment, str(config), _stamp(config), None if keyword is None else keyword.as_dict()]

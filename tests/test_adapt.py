@@ -377,6 +377,17 @@ def test_the_callers_providers_limit_those_allowed() -> None:
     assert dict(pinned.pinned) == {"intra_op_num_threads": "2"}
 
 
+@pytest.mark.parametrize(("text", "pinned"), [("3", {"intra_op_num_threads": "3"}), ("0", {}), ("", {})])
+def test_threads_that_onnxruntimes_own_variable_sets_are_the_callers_word(
+    text: str, pinned: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORT_INTRA_OP_NUM_THREADS", text)
+    settings, _ = settings_for(None)
+    assert dict(policy_of(settings, SessionSpec()).pinned) == pinned
+    in_program = policy_of(settings, SessionSpec(properties={"intra_op_num_threads": 2}))
+    assert dict(in_program.pinned) == {"intra_op_num_threads": "2"}
+
+
 def test_where_nothing_can_be_remembered_nothing_is_decided_and_one_warning_says_so(
     tiny_model: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

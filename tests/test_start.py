@@ -117,6 +117,7 @@ CHANGES: dict[str, Callable[[Path, Any, pytest.MonkeyPatch], object]] = {
     ),
     "the hardware": lambda model, found, patch: patch.setattr(start, "device_string", lambda: "cpu:another"),
     "what makes a provider usable": lambda model, found, patch: patch.setenv(start.PROVIDER_VARIABLES[0], "1"),
+    "threads by onnxruntime's own variable": lambda model, found, patch: patch.setenv("ORT_INTRA_OP_NUM_THREADS", "1"),
     "a provider's package": lambda model, found, patch: patch.setattr(start, "_software", lambda: ["another"]),
     "a package that may contribute rules": lambda model, found, patch: (
         patch.syspath_prepend(contributing(model.parent)),
