@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -130,13 +131,18 @@ class Strategy:
             raise StrategyError(f"static_shapes must be positive 64-bit integers, got {dict(self.static_shapes)}")
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Worked out once: a search looks its strategies up by the thousand."""
         tables = (self.provider_options, self.session_options, self.session_config, self.static_shapes)
         return hash((self.transforms, self.provider, self.device, *(tuple(table.items()) for table in tables)))
 
     @property
     def is_default(self) -> bool:
         """Whether it leaves plain onnxruntime's session as it is."""
-        return self == Strategy()
+        return self == _DEFAULT
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values without empty fields, as they stand in JSON and TOML."""
@@ -249,3 +255,7 @@ def _check_session_options(options: Mapping[str, Any]) -> None:
     for name, allowed in (("graph_optimization_level", GRAPH_LEVELS), ("execution_mode", EXECUTION_MODES)):
         if name in options and options[name] not in allowed:
             raise StrategyError(f"session_options.{name} must be one of {', '.join(allowed)}, got {options[name]!r}")
+
+
+_DEFAULT = Strategy()
+"""Plain onnxruntime."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from ort_metainfer.deciders.expected import expected_improvement, probability_of
 from ort_metainfer.deciders.prediction import Prediction
 from ort_metainfer.deciders.rules import RuleLibrary
 from ort_metainfer.deciders.search import Search
-from ort_metainfer.deciders.search_space import declared_space
+from ort_metainfer.deciders.search_space import declared_space, keys_of
 from ort_metainfer.decision import Gate, Proposal, Refusal, Trial
 from ort_metainfer.problem import Device, Problem
 from ort_metainfer.strategy import Strategy, Transform
@@ -34,6 +35,7 @@ from tests.made_problems import (
     grid,
     is_lossy,
     problem,
+    timing,
     trial,
 )
 
@@ -296,6 +298,22 @@ def test_a_device_has_one_spelling_in_what_rules_and_search_propose() -> None:
 def test_a_gain_that_was_not_sure_enough_to_pay_is_still_built_upon() -> None:
     unsure = trial(NO_PATTERN, 1.04).with_gate(Gate("pays", False, "inside the A/A band"))
     assert PATTERN_AND_LEVEL in next_strategies(problem(), [unsure])
+
+
+@pytest.mark.parametrize("speedup", [0.0, -1.0, math.inf, math.nan])
+def test_figures_that_no_clock_gives_count_as_none(speedup: float) -> None:
+    tried = Trial(NO_PATTERN, "rules", timing=replace(timing(1.1), speedup=speedup))
+    untimed = Trial(NO_PATTERN, "rules")
+    assert next_strategies(problem(), [tried]) == next_strategies(problem(), [untimed])
+
+
+def test_what_a_strategy_sets_is_told_by_the_dimensions_names_for_it() -> None:
+    for made in grid():
+        for dimension in declared_space(made):
+            for choice in dimension.choices:
+                keys = keys_of(choice.part)
+                setting = [d.name for d in declared_space(made) if d.is_set_by(keys)]
+                assert setting == [dimension.name] and keys_of(Strategy()) == frozenset()
 
 
 class Oracle:

@@ -128,13 +128,23 @@ class RuleLibrary:
         self.rules = tuple(rule for rule in found if rule.name not in disabled)
         self._applying: tuple[Problem, tuple[Rule, ...]] | None = None
         self._weighed: tuple[Problem, dict[Strategy, Claim]] | None = None
+        self._refused: tuple[Problem, dict[Strategy, Refusal | None]] | None = None
 
     def refuse(self, problem: Problem, strategy: Strategy) -> Refusal | None:
         """What stands against ``strategy``, whoever proposed it, or None.
 
         That is a veto that no rule which wants the strategy outranks, a requirement that it does not meet, or its
-        provider's adapter: one that does not take it, or states that it would take nothing of the graph.
+        provider's adapter: one that does not take it, or states that it would take nothing of the graph. Worked out
+        once for a problem that is asked about again.
         """
+        if self._refused is None or self._refused[0] is not problem:
+            self._refused = (problem, {})
+        known = self._refused[1]
+        if strategy not in known:
+            known[strategy] = self._refusal_of(problem, strategy)
+        return known[strategy]
+
+    def _refusal_of(self, problem: Problem, strategy: Strategy) -> Refusal | None:
         try:
             verdict = weigh(self.applying(problem), problem, strategy, None)
             if verdict.against is not None and not verdict.against.is_binding:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import log
+from math import hypot, isfinite, log
 
 from ort_metainfer.deciders.prediction import Prediction
-from ort_metainfer.deciders.search_space import Choice, Dimension
+from ort_metainfer.deciders.search_space import Choice, Dimension, keys_of
 from ort_metainfer.decision import Trial
 from ort_metainfer.problem import Problem
 from ort_metainfer.strategy import Strategy
@@ -73,15 +73,17 @@ class Measured:
             part = self._only_part(trial.strategy)
             if part is not None:
                 self._learn(part, trial)
-        timed = [(t.timing.speedup, t.strategy) for t in history if t.timing is not None and not has_failed(t)]
+        found = ((speedup_of(t), t) for t in history if not has_failed(t))
+        timed = [(speedup, t.strategy) for speedup, t in found if speedup is not None]
         timed.sort(key=lambda pair: (-pair[0], pair[1].describe()))
         self.parents = [*[pair for pair in timed if pair[0] > 1][:PARENTS], (1.0, Strategy())]
 
     def parts(self, strategy: Strategy) -> list[Part]:
         """What it sets, dimension by dimension."""
         if strategy not in self._parts:
-            found = ((dimension.name, dimension.part_of(strategy)) for dimension in self.dimensions)
-            self._parts[strategy] = [(name, part) for name, part in found if not part.is_default]
+            keys = keys_of(strategy)
+            setting = [dimension for dimension in self.dimensions if dimension.is_set_by(keys)]
+            self._parts[strategy] = [(dimension.name, dimension.part_of(strategy)) for dimension in setting]
         return self._parts[strategy]
 
     def gain(self, part: Part) -> float:
@@ -99,7 +101,7 @@ class Measured:
     def surprise(self) -> float:
         """How many times wider than declared the priors' spreads must be taken: root mean square of how many of them
         the options measured alone lay away, at least 1. A machine that is unlike those measured is searched more."""
-        known = [(part, gain) for part, gain in self.gains.items() if part in self.choices and gain > 0]
+        known = [(part, gain) for part, gain in self.gains.items() if part in self.choices]
         away = [(log(gain) - log(self.choices[part].prior)) / self.choices[part].spread for part, gain in known]
         return min(MOST_SURPRISE, max(1.0, (sum(z * z for z in away) / len(away)) ** 0.5)) if away else 1.0
 
@@ -121,8 +123,8 @@ class Measured:
     def _learn(self, part: Part, trial: Trial) -> None:
         if has_failed(trial):
             self._bad.add(part)
-        elif trial.timing is not None:
-            self.gains[part] = trial.timing.speedup
+        elif trial.timing is not None and (speedup := speedup_of(trial)) is not None:
+            self.gains[part] = speedup
             if trial.timing.speedup_high < 1:
                 self._bad.add(part)
 
@@ -130,6 +132,12 @@ class Measured:
 def has_failed(trial: Trial) -> bool:
     """Whether it crashed, or did not compile, or was not accurate; not whether it paid."""
     return trial.failure is not None or any(not gate.passed and gate.name != "pays" for gate in trial.gates)
+
+
+def speedup_of(trial: Trial) -> float | None:
+    """What it was measured to gain; None where it was not timed, or by figures that no clock gives."""
+    timing = trial.timing
+    return timing.speedup if timing is not None and isfinite(timing.speedup) and timing.speedup > 0 else None
 
 
 def candidates_of(problem: Problem, measured: Measured) -> list[Candidate]:
@@ -177,7 +185,7 @@ def _pairs(problem: Problem, measured: Measured) -> Iterator[Candidate]:
 
 def _joint(*spreads: float) -> float:
     """Spread of a sum of independent errors."""
-    return sum(spread**2 for spread in spreads) ** 0.5
+    return hypot(*spreads)
 
 
 def _fits(

@@ -6,7 +6,7 @@ names. It only orders trials; whether a choice pays is measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from ort_metainfer.deciders.rules_providers import openvino_options
@@ -30,7 +30,7 @@ from ort_metainfer.problem import Device, Problem
 from ort_metainfer.rewrites.ort_optimizers import CONFIG_KEY, SUSPECTS, disabling, suspects_in
 from ort_metainfer.strategy import Strategy
 
-__all__ = ["Choice", "Complete", "Dimension", "Refuse", "declared_space", "nothing_required", "space"]
+__all__ = ["Choice", "Complete", "Dimension", "Refuse", "declared_space", "keys_of", "nothing_required", "space"]
 
 Refuse = Callable[[Problem, Strategy], Refusal | None]
 
@@ -97,6 +97,10 @@ class Dimension:
     keys: frozenset[str]
     choices: tuple[Choice, ...] = field(default=())
 
+    def is_set_by(self, keys: Set[str]) -> bool:
+        """Whether a strategy that sets ``keys`` (see :func:`keys_of`) sets anything in this dimension."""
+        return not self.keys.isdisjoint(keys)
+
     def part_of(self, strategy: Strategy) -> Strategy:
         """What ``strategy`` sets in this dimension, and nothing else."""
         provider = strategy if "provider" in self.keys else Strategy()
@@ -125,6 +129,18 @@ class Dimension:
             session_config={**config, **part.session_config},
             static_shapes=part.static_shapes if "static_shapes" in self.keys else strategy.static_shapes,
         )
+
+
+def keys_of(strategy: Strategy) -> frozenset[str]:
+    """Everything that ``strategy`` sets, by the names that :attr:`Dimension.keys` has for it."""
+    fields = {
+        "provider": strategy.provider is not None or strategy.device is not None or strategy.provider_options,
+        "transforms": strategy.transforms,
+        "static_shapes": strategy.static_shapes,
+    }
+    return frozenset(
+        {*strategy.session_options, *strategy.session_config, *(n for n, given in fields.items() if given)}
+    )
 
 
 WORKER_KEYS = frozenset(
