@@ -186,7 +186,8 @@ ACCELERATOR_RULES = (
         BINDING_PRIORITY,
         "provider",
         "the weights alone do not fit into the device's memory",
-        "onnxruntime documentation: CUDA execution provider, gpu_mem_limit (weights are copied at creation)",
+        "by definition: what a device runs lies in its memory; onnxruntime documentation: CUDA execution provider, "
+        "gpu_mem_limit (a limit of the arena alone, so that more is needed, not less)",
         when=(lambda p: any(device.memory_mb for device in accelerators(p)),),
         devices=ACCELERATORS,
         forbids=_exceeds_memory,

@@ -179,7 +179,7 @@ OPERATOR_RULES = (
         "vitisai_opset",
         42,
         "operators",
-        "the compiler of this NPU is made for opset 17, and the model's operators are older",
+        "opset 17 is what the documentation of this NPU recommends, and the model's operators are older",
         "onnxruntime documentation: Vitis AI execution provider (opset 17 is recommended); not run on hardware",
         when=(accelerators_pay, _has_old_opset, lambda p: not _is_blocked(p), lambda p: any(_vitisai(p))),
         devices=("npu", "fpga"),
