@@ -107,3 +107,17 @@ def test_tune_that_a_remembered_failure_stops_says_so_by_its_status(
     told = command("tune", str(tiny_model("MatMul")))
     assert told[0] == status
     assert "no inputs fit" in told[1]
+
+
+def test_explain_says_which_setting_it_ignores(
+    command: Command,
+    tiny_model: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("ort_metainfer.session._said", set())
+    monkeypatch.setenv("ORT_METAINFER_OBJECTIVE", "p99")
+    status, out, _ = command("explain", str(tiny_model("MatMul")))
+    assert status == 0 and "strategy" in out
+    (line,) = [record.getMessage() for record in caplog.records if "p99" in record.getMessage()]
+    assert "use one of latency, tail" in line and line.endswith("this setting is ignored")

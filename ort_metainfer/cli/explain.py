@@ -42,9 +42,12 @@ def look_up(model: Path, settings: Settings) -> tuple[dict[str, Any], list[dict[
     from ort_metainfer.adapt import Request, decide, key_of, settings_for
     from ort_metainfer.model.fingerprint import fingerprint, known_graph
     from ort_metainfer.places import cache_directory
+    from ort_metainfer.session import warn_once
     from ort_metainfer.strategy_cache.store import open_cache
 
-    resolved, _ = settings_for(settings)
+    resolved, problems = settings_for(settings)
+    for problem in problems:  # a session says so too, and goes on
+        warn_once(f"{problem}; this setting is ignored")
     spec = SessionSpec()
     document = decide(Request(str(model), spec, resolved, may_decide=False)).as_dict()
     store = open_cache(cache_directory(resolved))
