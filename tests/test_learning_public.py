@@ -59,7 +59,7 @@ def test_aihub_rows_become_cases_with_probe_and_words(tmp_path: Path) -> None:
     assert set(tasks.kind.tolist()) == {"iot"} and set(tasks.family.tolist()) == {"resnet"}
     assert tasks.column("cpu_share").tolist() == [0.2, 0.0]
     assert tasks.column("weight_bits").tolist() == [16.0, 8.0]
-    np.testing.assert_allclose(np.exp(tasks.column("log_size")), 11e6)
+    np.testing.assert_allclose(np.exp(tasks.column("log_parameters")), 11e6)
     np.testing.assert_allclose(np.exp(tasks.column("log_file_bytes")), 44.6e6)
     np.testing.assert_allclose(np.exp(tasks.column("log_input_elements")), 224 * 224)
     assert "log_layers" not in load_aihub(tmp_path, probe="share").names

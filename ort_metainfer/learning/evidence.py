@@ -199,7 +199,7 @@ def _policies(table: Table, split: Split, references: Sequence[int], trees: int,
     yield "best on average", lambda count: policies.average(), (0,)
     yield "static portfolio", lambda count: policies.portfolio(), (0,)
     described = [count for count in references if count]
-    yield "best on the references", lambda count: policies.lookup("reference_at_size"), described
+    yield "best on the references", lambda count: policies.lookup("reference_at_size", "reference"), described
     if split == "device":
         yield "lookup", lambda count: policies.lookup("elsewhere"), references
     over = "elsewhere" if split == "device" else table.over

@@ -110,11 +110,15 @@ def _greedy(tasks: Tasks, size: int) -> list[str]:
     return [str(names[each]) for each in order]
 
 
-def lookup(column: str = "elsewhere") -> Learner:
-    """What was measured for this very model on other devices, or for the references on this one; no forest."""
+def lookup(*columns: str) -> Learner:
+    """What was measured for this very model on other devices, or for the references on this one; no forest.
+
+    Args:
+        columns: the first of them that the table has is the guess.
+    """
 
     def answer(tasks: Tasks, learn: NDArray[np.bool_], test: NDArray[np.bool_]) -> NDArray[np.floating]:
-        found = tasks.column(column)[test]
+        found = tasks.column(next(each for each in columns if each in tasks.names))[test]
         return np.where(np.isnan(found), UNSEEN, found)[:, None]
 
     return answer

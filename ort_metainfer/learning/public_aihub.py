@@ -106,7 +106,7 @@ def _static(rows: Sequence[Mapping[str, str]], kinds: Sequence[str]) -> dict[str
     """Of the model: parameters, input elements, bytes of its float file, its use; of the candidate: its words."""
     bits = [BITS.get(re.split("_mixed|_with", row["precision"])[0], (8.0, 16.0)) for row in rows]
     return {
-        "log_size": _log([number(row["params"]) for row in rows]),
+        "log_parameters": _log([number(row["params"]) for row in rows]),
         "log_input_elements": _log([_elements(row["resolution"]) for row in rows]),
         "log_file_bytes": _log([_bytes(row["size_float"]) for row in rows]),
         **one_hot("use", [row["use_case"] for row in rows], USES),

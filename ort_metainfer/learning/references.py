@@ -132,7 +132,8 @@ def aligned(tasks: Tasks, references: Sequence[str]) -> dict[str, Floats]:
     """Columns that describe each row's device by its own measurements of the references.
 
     ``reference`` is how this configuration did on them here, against the case's mean, ``reference_over_best`` against
-    its best candidate; ``reference_at_size`` and ``reference_at_size_over_best`` the same for a model of this size;
+    its best candidate; ``reference_at_size`` and ``reference_at_size_over_best`` the same for a model of this size,
+    where the table tells models' work;
     ``reference_0`` and following on each of the first alone; ``reference_log_ms`` how long a reference takes here. NaN
     where it was not measured.
     """
@@ -154,13 +155,10 @@ def aligned(tasks: Tasks, references: Sequence[str]) -> dict[str, Floats]:
         at_size[here] = found[:, 0] + found[:, 1] * np.nan_to_num(size[here] - middle)
         for number, alone in enumerate(single):
             alone[here] = _alone(tasks, here, measured[tasks.model[measured] == references[number]], log_ms)
-    columns = {
-        "reference": raw - case_mean(tasks.case, raw),
-        "reference_over_best": raw - case_min(tasks.case, raw),
-        "reference_at_size": at_size - case_mean(tasks.case, at_size),
-        "reference_at_size_over_best": at_size - case_min(tasks.case, at_size),
-        **{f"reference_{number}": each - case_mean(tasks.case, each) for number, each in enumerate(single)},
-    }
+    described = {"reference": raw} | ({} if np.isnan(size).all() else {"reference_at_size": at_size})
+    columns = {name: each - case_mean(tasks.case, each) for name, each in described.items()}
+    columns |= {f"{name}_over_best": each - case_min(tasks.case, each) for name, each in described.items()}
+    columns |= {f"reference_{number}": each - case_mean(tasks.case, each) for number, each in enumerate(single)}
     return {**columns, "reference_log_ms": absolute}
 
 
