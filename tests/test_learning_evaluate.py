@@ -22,6 +22,8 @@ from ort_metainfer.learning.record_tasks import DEFAULT, tasks_of
 from ort_metainfer.learning.support import Question, learn_support, refusal
 from tests.made_learning import made_records, made_tasks
 
+pytest.importorskip("sklearn", reason="training needs the extra train")
+
 
 def answered(expected: dict[str, list[float]]) -> HeldOut:
     """Two cases of three candidates (latency 1, 1.1 and 3), answered by configuration."""

@@ -13,6 +13,8 @@ from ort_metainfer.learning.forest import Forest, Tree, to_onnx
 from ort_metainfer.learning.forest_run import ForestRun, as_matrix
 from ort_metainfer.learning.growing import _as_single, grow
 
+pytest.importorskip("sklearn", reason="training needs the extra train")
+
 
 @pytest.fixture(scope="module")
 def data() -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ from ort_metainfer.learning.public_ncnn import load_ncnn
 from ort_metainfer.learning.public_timm import load_timm
 from ort_metainfer.learning.references import aligned, choose_references, effects
 from tests.made_learning import made_tasks
+
+needs_training = pytest.mark.skipif(find_spec("sklearn") is None, reason="training needs the extra train")
 
 FOLDER = os.environ.get(VARIABLE)
 """Read before the isolation of tests removes the variable."""
@@ -159,6 +162,7 @@ def test_no_hardware_or_model_is_on_both_sides_of_a_fold(split) -> None:
     assert (tested == 1).all()
 
 
+@needs_training
 @pytest.mark.parametrize(("split", "groups"), [("device", 3), ("both", 3)])
 def test_latencies_of_the_held_out_device_do_not_touch_its_answers_but_through_references(split, groups) -> None:
     tasks = made_tasks()
@@ -185,6 +189,7 @@ def _references_of(tasks, split, groups, device) -> set[str]:
     }
 
 
+@needs_training
 def test_latencies_of_held_out_models_elsewhere_do_not_touch_their_answers() -> None:
     tasks = made_tasks()
     fold = next(fold for fold in folds(tasks, "both", 3) if "d3" in set(tasks.hardware[fold.test]))

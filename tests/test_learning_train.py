@@ -21,6 +21,8 @@ from ort_metainfer.learning.support import Question
 from ort_metainfer.learning.train import contest, train
 from tests.made_learning import STRATEGIES, gains, made_records
 
+pytest.importorskip("sklearn", reason="training needs the extra train")
+
 NOW = datetime(2026, 4, 1, tzinfo=UTC)
 
 
