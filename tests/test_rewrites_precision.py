@@ -23,6 +23,7 @@ from ort_metainfer.rewrites.registry import get_rewrite
 from ort_metainfer.rewrites.rewriting import rewrite_model
 from tests.random_graphs import build, random_plan
 from tests.rewrite_conformance import check_rewrite
+from tests.rewrite_run import apply_to_bytes
 from tests.rewrite_trials import Subject, campaign, report
 
 NAMES = ("float16", "int8-dynamic", "int8-static", "int8-operators", "int8-weights", "int4-weights")
@@ -565,3 +566,20 @@ def test_the_cpu_provider_still_has_no_products_in_a_narrow_float_type(kind: str
     }
     assert having.isdisjoint({"MatMul", "Gemm", "Conv", "LSTM", "Add", "Relu", "Softmax"})
     assert "LayerNormalization" in having
+
+
+def test_a_product_of_two_activations_with_a_constant_addend_is_left_in_float() -> None:
+    sizes = {"a": [2, 2], "b": [2, 6]}
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sizes.items()]
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["a", "b", "c"], ["y"], name="g", transA=1)],
+        "products",
+        ends,
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 6])],
+        [numpy_helper.from_array(np.arange(6, dtype=np.float32), "c")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    feeds = [{"a": np.ones((2, 2), np.float32), "b": np.ones((2, 6), np.float32)}]
+    for coverage in ("products", "all", "qnn"):
+        _, outcome = apply_to_bytes(get_rewrite("int8-static"), model, feeds, {"coverage": coverage, "fold": False})
+        assert outcome.changed == 0 and outcome.notes

@@ -140,6 +140,8 @@ def _has_plain_bias(node: Any, weights: Mapping[str, Any]) -> bool:
     if len(node.input) < 3 or node.input[2] not in weights:
         return True
     swapped = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+    if node.input[1] not in weights:  # a product of two activations: its bias has no scale of a weight to go by
+        return False
     columns = weights[node.input[1]].dims[0 if swapped else 1]
     return list(weights[node.input[2]].dims) == [columns]
 
