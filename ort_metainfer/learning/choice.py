@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_metainfer.learning.tasks import Floats
-
 __all__ = ["confidence", "measuring_order"]
 
 WORST = 0.5
@@ -17,8 +15,8 @@ more choices ended within 5% on AI Hub's table, and the mean regret after two me
 def measuring_order(expected: NDArray[np.floating], first: int | None = None) -> list[int]:
     """Candidates in the order in which they are to be measured.
 
-    The first is the best by the mean over trees. Each next one is that which lowers the expected regret most, of the
-    best of all measured so far: a candidate that wins where the others fail comes before one that is good with them.
+    The first is that of the least expected regret. Each next one is that which lowers it most, of the best of all
+    measured so far: a candidate that wins where the others fail comes before one that is good with them.
 
     Args:
         expected: candidates x trees, log latencies; only differences within a tree matter.
@@ -27,7 +25,8 @@ def measuring_order(expected: NDArray[np.floating], first: int | None = None) ->
     excess = np.asarray(expected, dtype=np.float64)
     mean = excess.mean(axis=1)
     regret = np.minimum(np.expm1(np.minimum(excess - excess.min(axis=0), 1.0)), WORST)
-    order = [int(mean.argmin()) if first is None else first]
+    least = int(np.lexsort((mean, regret.mean(axis=1)))[0])
+    order = [least if first is None else first]
     best = regret[order[0]]
     while len(order) < len(excess):
         left = [each for each in range(len(excess)) if each not in order]
@@ -44,11 +43,5 @@ def confidence(expected: NDArray[np.floating], within: float = 0.05) -> float:
     more than elsewhere and are wrong. Whether it may be asked says :mod:`.support`.
     """
     values = np.asarray(expected, dtype=np.float64)
-    first = values[int(values.mean(axis=1).argmin())]
+    first = values[measuring_order(values)[0]]
     return float((first - values.min(axis=0) <= np.log1p(within)).mean())
-
-
-def expected_log(expected: NDArray[np.floating]) -> tuple[Floats, Floats]:
-    """Mean and standard deviation over trees, a candidate each."""
-    values = np.asarray(expected, dtype=np.float64)
-    return values.mean(axis=1), values.std(axis=1)
