@@ -63,6 +63,13 @@ def test_the_share_goes_by_products_where_there_are_any_and_by_nodes_where_not()
     assert plain is not None and plain.share == 0.25
 
 
+def test_one_node_of_compiled_work_beside_the_conversions_around_it_is_all_of_the_work() -> None:
+    around = Subgraph(CPU, "QuantizeLinear", "DequantizeLinear")
+    placement = placement_of(Session(Subgraph(NPU, "EPContext"), around), NPU)
+    assert placement is not None and placement.share == 1.0
+    assert gates.compiles(5.0, 1, placement=placement, min_share=0.5).passed
+
+
 def test_what_would_mostly_run_elsewhere_does_not_compile_for_the_provider_and_says_so() -> None:
     mostly = Placement(NPU, {NPU: 30, CPU: 10}, products=1, all_products=4)
     gate = gates.compiles(5.0, 1, placement=mostly, min_share=0.5)

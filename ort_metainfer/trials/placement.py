@@ -23,8 +23,9 @@ RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 MAX_NAMED = 6
 
-PRODUCTS = re.compile(r"(Conv|MatMul|Gemm|Attention|LSTM|GRU|RNN)")
-"""In the names of operators that are where the time goes, those of onnxruntime's fused and quantised forms too."""
+PRODUCTS = re.compile(r"(Conv|MatMul|Gemm|Attention|LSTM|GRU|RNN|EPContext)")
+"""In the names of operators that are where the time goes, those of onnxruntime's fused and quantised forms too; and of
+the node that holds what a provider compiled, however much that is."""
 
 
 def placement_of(session: Any, provider: str) -> Placement | None:
