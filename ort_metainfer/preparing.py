@@ -138,7 +138,8 @@ class _Work:
     ) -> None:
         self.wanted, self.strategy, self.deadline, self.progress = wanted, strategy, deadline, progress
         self.errand, self.folder = errand, folder
-        self.thresholds = Thresholds.of(wanted.accuracy)
+        # who names a device has asked for it: how much of the model it takes is told, not judged
+        self.thresholds = replace(Thresholds.of(wanted.accuracy), min_share=0.0)
         self.setup = self._setup(graph)
 
     def _setup(self, graph: Graph) -> Setup:
