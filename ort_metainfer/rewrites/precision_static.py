@@ -14,7 +14,13 @@ from ort_metainfer.rewrites.calibration import METHODS, Ranges, activation_range
 from ort_metainfer.rewrites.draft import Draft
 from ort_metainfer.rewrites.islands import PRODUCTS, everything_of, island_of
 from ort_metainfer.rewrites.observing import question
-from ort_metainfer.rewrites.precision_writing import QNN, known_operators, with_integer_operators, with_pairs
+from ort_metainfer.rewrites.precision_writing import (
+    CHANNELS_OPSET,
+    QNN,
+    known_operators,
+    with_integer_operators,
+    with_pairs,
+)
 from ort_metainfer.rewrites.products import CHOICE, refuse_stray_names
 from ort_metainfer.rewrites.quantiser import (
     LARGEST_BYTES,
@@ -116,6 +122,7 @@ class Int8Static(Rewrite):
             context.graph, opsets={**context.graph.opsets, "ai.onnx": opset}
         )  # an earlier rewrite may raise it
         reason = self.objection(now, context) or _unsafe(opset, parameters["scheme"], context)
+        reason = reason or self._lacks(opset, parameters)
         if reason is not None:
             return Outcome(0, notes=(reason,))
         prepared, file = prepare(source, original, context.folder, parameters)
@@ -148,6 +155,10 @@ class Int8Static(Rewrite):
         figures = {"feeds": float(len(context.feeds)), "nodes in 8 bits": float(len(island.nodes))}
         return Outcome(len(island.products), island.sites[:MOST_SITES], figures=figures)
 
+    def _lacks(self, opset: int, parameters: Mapping[str, Any]) -> str | None:
+        """What the form written lacks in a model of that opset."""
+        return None
+
     def _defaults(self) -> dict[str, Any]:
         """Of every parameter that writing looks at, those included that a strategy cannot set."""
         return {name: parameter.default for name, parameter in Int8Static.parameters.items()}
@@ -174,6 +185,12 @@ class Int8Operators(Int8Static):
         "never measured to pay: with onnxruntime 1.32 its results are those of int8-static, whose pairs are fused into "
         "the same kernels at the default graph level"
     )
+
+    def _lacks(self, opset: int, parameters: Mapping[str, Any]) -> str | None:
+        """A weight or addend that float nodes read too is dequantised for them: by channel, that takes opset 13."""
+        if opset < CHANNELS_OPSET and parameters["per_channel"]:
+            return f"scales by channel need opset {CHANNELS_OPSET}, not {opset}: convert-opset, or per_channel=false"
+        return None
 
     def _write(
         self, file: Path, nodes: Sequence[str], operators: Sequence[str], ranges: Ranges, parameters: Mapping[str, Any]
