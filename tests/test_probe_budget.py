@@ -225,3 +225,8 @@ def test_a_point_fits_where_all_turns_of_all_points_do() -> None:
     ready = Ready(lambda: None, 50.0)
     assert fits(ready, [], 2 * ready.pass_s)
     assert not fits(ready, [ready], 2 * ready.pass_s)
+
+
+@pytest.mark.parametrize("kind", ["to_device", "from_device", "round_trip"])
+def test_a_copy_whose_time_is_overhead_says_nothing_of_a_larger_one(kind: str) -> None:
+    assert not grown_too_large(named(f"{kind}/float32/4194304"), {f"{kind}/float32/4096": 0.3})
