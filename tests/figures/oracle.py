@@ -5,7 +5,7 @@ onnxruntime in the same process:
 
 1. every choice of every dimension of the declared space alone;
 2. every combination over providers, rewrites, shapes, graph levels and threads of those choices that did not fail a
-   gate and did not lose alone (median below 0.97, whole interval below 1), the 150 that the product of their gains
+   gate and did not lose alone (median below 0.97, whole interval below 1), the 100 that the product of their gains
    promises most of first;
 3. the small session options on top of the four best, in pairs on top of the best; then the six best of all race for
    long.
@@ -50,7 +50,7 @@ TOGETHER, BASE_S, EACH_S, FINAL_S = 6, 2.0, 0.3, 40.0
 ROUNDS, TURN_S, RUNS = 6, 0.11, 2
 """For combinations: rounds, and what a turn takes beside that many runs."""
 
-LOSES, BEST, FINALISTS, MOST = 0.97, 4, 6, 150
+LOSES, BEST, FINALISTS, MOST = 0.97, 4, 6, 100
 LIMIT_S = 60.0
 
 
