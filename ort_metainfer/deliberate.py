@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ from ort_metainfer.conclusion import conclude, lacked_time, left_alone, out_of_t
 from ort_metainfer.confirming import UNTOLD, beats, contenders, is_load_known, is_load_sensitive, objection
 from ort_metainfer.decision import Decision, Proposal, Refusal, Trial
 from ort_metainfer.errors import InputsError, TrialTimeout
+from ort_metainfer.feeding import Feeding
 from ort_metainfer.problem import NEUTRAL_PROPERTIES, CacheKey, Device, Graph, Model, Problem, SessionSpec
 from ort_metainfer.remember import GIVE_INPUTS
 from ort_metainfer.rewrites.rewriting import refused_for
@@ -27,12 +27,9 @@ if TYPE_CHECKING:
     from ort_metainfer.deciders.base import Decider
     from ort_metainfer.deciders.prediction import Predictor
     from ort_metainfer.deciders.rules import RuleLibrary
-    from ort_metainfer.model.capture import Reservoir
     from ort_metainfer.strategy_cache.store import StrategyCache
 
 __all__ = ["Deliberation"]
-
-CAPTURED = "captured from earlier runs"
 
 FIRST_BATCH = {"latency": 6, "pipeline": 3, "tail": 3, "throughput": 3, "memory": 4}
 """Strategies of the first race: what the rules propose, filled up with the search's first guesses. A turn of the
@@ -44,9 +41,6 @@ race has no time for is given up."""
 
 BATCH = 4
 """Strategies of the search raced at a time: it learns from each race what to combine next."""
-
-INPUTS_SHARE = 0.3
-"""Share of the budget after which no further item is taken from the caller's inputs."""
 
 RACE_SHARE = 0.5
 """Share of the time left that one race may take."""
@@ -92,7 +86,6 @@ class Deliberation:
         self.trials: list[Trial] = []
         self.verified: Trial | None = None
         self.problem: Problem | None = None
-        self._has_captured = False
         self._session_s = 0.0
         self._ran_out = False
 
@@ -124,15 +117,16 @@ class Deliberation:
                 return left_alone(self._key(graph), graph, "the model is compiled for a provider already")
             setup = replace(setup, graph=graph)
             began_s = self._now_s()
+            feeding = Feeding(self.settings, self.model.hash, self.host, self.cache.directory, self._until, self._say)
             try:
-                feeds = self._feeds(setup, graph)
+                feeds = feeding.prepare(setup, graph)
             except TrialTimeout as error:
                 return self._out_of_time(error, graph)
             except InputsError as error:
                 if self.settings.inputs is not None:
                     raise
                 # inputs that are there and do not help are no reason to decide anew at each start
-                reason = str(error) if self._has_captured else f"{error}; {GIVE_INPUTS}"
+                reason = str(error) if feeding.has_captured else f"{error}; {GIVE_INPUTS}"
                 return left_alone(self._key(graph), graph, reason)
             self._session_s = self._now_s() - began_s
             return self._decide(setup, graph, feeds, prior)
@@ -178,39 +172,6 @@ class Deliberation:
         from ort_metainfer.model.fingerprint import remember_graph
 
         remember_graph(self.cache, self.model.hash, graph)
-
-    def _feeds(self, setup: Setup, graph: Graph) -> Feeds:
-        from ort_metainfer.model.inputs import caller_feeds, save_feeds
-
-        captured = None
-        if self.settings.inputs is not None:
-            save_feeds(caller_feeds(self.settings.inputs, graph, until=self._until(INPUTS_SHARE)), setup.feeds)
-        else:
-            captured = self._captured(setup, graph)
-        self._say("checking the inputs")
-        if captured is not None:
-            try:
-                return replace(self.host.prepare(setup, self._until(0.5)), origin=CAPTURED)
-            except InputsError:
-                save_feeds([], setup.feeds)
-        feeds = self.host.prepare(setup, self._until(0.5))
-        if captured is not None:  # they are of no use: they would make each start decide anew
-            with suppress(OSError):
-                captured.delete()
-        return feeds
-
-    def _captured(self, setup: Setup, graph: Graph) -> Reservoir | None:
-        """Give the trials inputs kept of earlier runs; None where there are none."""
-        from ort_metainfer.model.capture import Reservoir
-        from ort_metainfer.model.inputs import save_feeds
-
-        reservoir = Reservoir(self.cache.directory, self.model.hash)
-        feeds = reservoir.feeds(graph, self.settings.input_shapes)
-        if not feeds:
-            return None
-        save_feeds(feeds, setup.feeds)
-        self._has_captured = True
-        return reservoir
 
     def _decide(self, setup: Setup, graph: Graph, feeds: Feeds, prior: Strategy | None) -> Decision:
         problem = self.problem = self._problem(setup, graph, feeds)
@@ -337,11 +298,9 @@ class Deliberation:
     @cached_property
     def predictor(self) -> Predictor:
         """What tells the search what to expect of a strategy."""
-        from ort_metainfer.deciders.cost_model import CostModel
-        from ort_metainfer.deciders.meta_prior import blended
-        from ort_metainfer.learning.experience import learned_model
+        from ort_metainfer.learning.experience import predictor
 
-        return blended(CostModel(), learned_model(self.cache.directory)[0])
+        return predictor(self.cache.directory)
 
     def _ask(self, deciders: Sequence[Decider], problem: Problem, first: list[Proposal]) -> list[Proposal]:
         """Proposals that no rule forbids and that were not tried, in order, completed; every "no" is kept."""

@@ -89,6 +89,28 @@ def on_chip(chip: Chip, work: Sequence[NodeWork]) -> Problem:
     return replace(made, devices=(cpu, device_of(chip)))
 
 
+def record(model: str, strategy: Strategy, speedup: float, **more: Any) -> Record:
+    """A verdict on one strategy for a made model, mostly convolutions, on a made processor."""
+    graph = {"ln_macs": 20.7, "ln_nodes": 4.6, "ln_weight_bytes": 17.0, "macs_share/conv_dense": 1.0}
+    graph |= {
+        "node_share/conv": 0.5,
+        "node_share/elementwise": 0.5,
+        "ln_bytes_moved": 16.0,
+        "bytes_share/conv_dense": 1,
+    }
+    fields: dict[str, Any] = {
+        "model": f"sha256:{model}",
+        "structure": model,
+        "graph": graph,
+        "device": "a cpu",
+        "kind": "cpu",
+        "provider": strategy.provider or CPU,
+        "profile": {"cores": 4.0},
+        "baseline_p50_ms": 10.0,
+    }
+    return Record(strategy=strategy, log_ratio=log(speedup), **{**fields, **more})
+
+
 def simulated_records(chips: Sequence[Chip] | None = None) -> Iterator[Record]:
     """What the analytic model of described chips says of every made network, chip and precision, as records."""
     for chip in chips or described_chips():

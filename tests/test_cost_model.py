@@ -25,12 +25,11 @@ from ort_metainfer.deciders.search_space import declared_space
 from ort_metainfer.decision import Gate, Timing, Trial
 from ort_metainfer.hardware.profile import ReferenceTiming
 from ort_metainfer.learning.operator_classes import CLASSES
-from ort_metainfer.learning.record import Record
 from ort_metainfer.model.work import OperatorTime
 from ort_metainfer.problem import Problem
 from ort_metainfer.strategy import Strategy, Transform
 from tests import cost_cases
-from tests.cost_cases import case, chain, described_chips, probed, product, simulated_records
+from tests.cost_cases import case, chain, described_chips, probed, product, record, simulated_records
 from tests.made_problems import CPU, CUDA, CUDA_GPU, OPENVINO, OPENVINO_CPU, device, problem
 
 NO_SPINNING = Strategy(session_config={"session.intra_op.allow_spinning": "0"})
@@ -233,27 +232,6 @@ def test_strategies_covary_by_the_settings_they_share() -> None:
 
 
 # Records
-
-
-def record(model: str, strategy: Strategy, speedup: float, **more: Any) -> Record:
-    graph = {"ln_macs": 20.7, "ln_nodes": 4.6, "ln_weight_bytes": 17.0, "macs_share/conv_dense": 1.0}
-    graph |= {
-        "node_share/conv": 0.5,
-        "node_share/elementwise": 0.5,
-        "ln_bytes_moved": 16.0,
-        "bytes_share/conv_dense": 1,
-    }
-    fields: dict[str, Any] = {
-        "model": f"sha256:{model}",
-        "structure": model,
-        "graph": graph,
-        "device": "a cpu",
-        "kind": "cpu",
-        "provider": strategy.provider or CPU,
-        "profile": {"cores": 4.0},
-        "baseline_p50_ms": 10.0,
-    }
-    return Record(strategy=strategy, log_ratio=log(speedup), **{**fields, **more})
 
 
 def test_records_of_other_models_move_what_is_expected_of_the_same_option() -> None:

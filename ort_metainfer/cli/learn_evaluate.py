@@ -97,8 +97,20 @@ def _print(document: Mapping[str, Any]) -> None:
                 f"  {verdict['kind']}, top-{verdict['measured']} of {verdict['cases']}: {verdict['word']} "
                 f"({verdict['mean_regret']:.1%})"
             )
+    if quality := document.get("cost_model"):
+        out.print(_about_cost_model(quality))
     refused = [each for each in document.get("gate") or [] if each["held_out"] == "class"]
     for each in refused:
         out.print(f"{each['archive']} {each['device']}: {'refused' if each['refused'] else 'asked'}: {each['reason']}")
     if not document["tables"]:
         out.print("no verdicts are recorded: tune some models first, or give --public FOLDER")
+
+
+def _about_cost_model(quality: Mapping[str, float | None]) -> str:
+    def pair(end: str) -> str:
+        rank = quality[f"spearman{end}"]
+        words = "" if rank is None else f", rank correlation {rank:.2f}"
+        return f"{quality[f'median_absolute_percentage_error{end}']:.1f}% median absolute error{words}"
+
+    rests = f"{quality['trials']:.0f} trials of {quality['models']:.0f} models, each held out"
+    return f"cost model, {rests}: {pair('')}; taught nothing: {pair('_unlearned')}"

@@ -33,9 +33,12 @@ def train(out: Path | None, seed: int, anyway: bool, cache_dir: str | None, as_j
     kept, folder, result, model = found.kept, found.folder, found.contest, found.model
     card = model.card
     if as_json:
-        print_json({"kept": kept, "folder": str(folder), "contest": asdict(result), "card": asdict(card)})
+        taught = asdict(found.cost_model)
+        plain = {"kept": kept, "folder": str(folder), "contest": asdict(result), "card": asdict(card)}
+        print_json({**plain, "cost_model": taught})
         return
     console().print(
         f"learned from {card.records} verdicts on {len(card.hardware)} devices and {card.structures} graphs; "
         f"{result.reason}; " + (f"in use: {folder}" if kept else "the one in use stays")
     )
+    console().print(found.cost_model.reason)

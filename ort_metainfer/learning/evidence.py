@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from ort_metainfer.deciders.cost_quality import cost_quality
 from ort_metainfer.errors import InputsError
 from ort_metainfer.learning import policies
 from ort_metainfer.learning.evaluate import Score, calibration, score, verdicts
@@ -94,6 +96,8 @@ def survey_records(
 ) -> dict[str, Any]:
     """The same of records of trials: how well what was learned on other hardware would have chosen.
 
+    And how well the cost model predicts models held out (:func:`~ort_metainfer.deciders.cost_quality.cost_quality`).
+
     Args:
         records: any; verdicts are taken.
         hold: what counts as one piece of hardware.
@@ -105,13 +109,20 @@ def survey_records(
         simulated: take simulated figures instead of measured ones.
         tell: is given a line of progress now and then.
     """
+    records = list(records)
     tasks = tasks_of(records, hold, simulated=simulated)
     table = Table(lambda folder: tasks, "", default=policies.in_order(DEFAULT), rules=rules or {})
     found = []
     for split in splits if len(tasks) else ():
         tell(f"records: {split} unseen, {hold} held out")
         found.append(surveyed("records", tasks, split, _policies(table, split, references, trees, seed), seed=seed))
-    return {"hold": hold, "rows": len(tasks), "tables": found}
+    own = [record for record in records if record.simulated == simulated]
+    return {"hold": hold, "rows": len(tasks), "tables": found, "cost_model": _finite(cost_quality(own))}
+
+
+def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """What is no number, as a correlation where every model has two candidates, is null in JSON."""
+    return {name: value if isfinite(value) else None for name, value in figures.items()}
 
 
 def survey_tables(

@@ -12,10 +12,11 @@ from ort_metainfer.learning.record_store import RecordStore
 
 if TYPE_CHECKING:
     from ort_metainfer.deciders.meta_model import MetaModel
+    from ort_metainfer.deciders.prediction import Predictor
     from ort_metainfer.deciders.rules import RuleLibrary
     from ort_metainfer.learning.learned import LearnedModel
 
-__all__ = ["learned_model", "meta_model"]
+__all__ = ["learned_model", "meta_model", "predictor"]
 
 
 def learned_model(directory: Path) -> tuple[LearnedModel | None, str]:
@@ -57,3 +58,15 @@ def meta_model(directory: Path, rules: RuleLibrary, most: int) -> MetaModel:
     model, why = learned_model(directory)
     exceptions = exception_list(RecordStore(directory).read(overrides=True))
     return MetaModel(model, FindDb(directory), exceptions=exceptions, rules=rules, why=why, most=most)
+
+
+def predictor(directory: Path) -> Predictor:
+    """What the search goes by: the cost model as records taught it, with the learned ranking where there is one.
+
+    Args:
+        directory: the cache directory.
+    """
+    from ort_metainfer.deciders.meta_prior import blended
+    from ort_metainfer.learning.cost_lessons import cost_model_in_use
+
+    return blended(cost_model_in_use(directory), learned_model(directory)[0])

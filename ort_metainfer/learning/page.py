@@ -43,7 +43,7 @@ def page(document: Mapping[str, Any], title: str = "Choices on hardware never se
         f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>"
         '<p class="note">Regret is the latency of the best candidate measured over the best known, minus 1. '
         "A policy names an order; so many of its candidates are measured on the device.</p>"
-        f"{''.join(body)}{gate}</body></html>\n"
+        f"{''.join(body)}{_cost_model(document.get('cost_model') or {})}{gate}</body></html>\n"
     )
 
 
@@ -152,6 +152,19 @@ def _calibration(levels: Sequence[Mapping[str, Any]]) -> str:
         for each in levels
     ]
     return _table(["first choice at least so sure", "cases", "of all", "ends within 5%"], rows) if rows else ""
+
+
+def _cost_model(quality: Mapping[str, float | None]) -> str:
+    if not quality:
+        return ""
+    names = ("median_absolute_percentage_error", "spearman")
+    rows = [
+        [words, *("" if (value := quality[f"{name}{end}"]) is None else f"{value:.2f}" for name in names)]
+        for words, end in (("taught by the other models' records", ""), ("taught nothing", "_unlearned"))
+    ]
+    head = ["cost model, on models held out", "median absolute error, %", "rank correlation within a model"]
+    rests = f"{quality['trials']:.0f} trials of {quality['models']:.0f} models"
+    return f'<h2>The cost model</h2><p class="note">{rests}.</p>' + _table(head, rows)
 
 
 def _gate(gated: Sequence[Mapping[str, Any]]) -> str:

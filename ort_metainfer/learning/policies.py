@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from ort_metainfer.learning.held_out import Learner
 from ort_metainfer.learning.tasks import Floats, Tasks, Words
 
-__all__ = ["as_given", "average", "forest", "in_order", "lookup", "portfolio"]
+__all__ = ["average", "forest", "in_order", "lookup", "portfolio"]
 
 UNSEEN = 50.0
 """Log latency that a policy gives what it does not know: last, whatever else there is."""
@@ -48,15 +47,6 @@ def in_order(*patterns: str) -> Learner:
             for word in tasks.configuration[test].tolist()
         ]
         return np.array(ranks, dtype=np.float64)[:, None]
-
-    return answer
-
-
-def as_given(cost: Callable[[Tasks], Floats]) -> Learner:
-    """Rules: a cost a row of the table, the least of a case first; nothing is learned."""
-
-    def answer(tasks: Tasks, learn: NDArray[np.bool_], test: NDArray[np.bool_]) -> NDArray[np.floating]:
-        return cost(tasks)[test][:, None]
 
     return answer
 

@@ -15,10 +15,9 @@ from ort_metainfer.errors import RecordError
 from ort_metainfer.learning.record import Record
 from ort_metainfer.learning.record_checks import checked_record
 
-__all__ = ["FORMATS", "Format", "Read", "format_of", "read_records", "write_records"]
+__all__ = ["Format", "Read", "format_of", "read_records", "write_records"]
 
 Format = Literal["jsonl", "parquet"]
-FORMATS: tuple[Format, ...] = ("jsonl", "parquet")
 
 _NESTED = ("graph", "profile", "references", "gates", "versions", "strategy", "replaced", "flags")
 """Columns of a Parquet file that hold JSON: their keys differ from row to row."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ort_metainfer.errors import LearningError
+from ort_metainfer.learning.cost_lessons import Taught, teach
 from ort_metainfer.learning.exceptions import weighed
 from ort_metainfer.learning.find_db import shipped_records
 from ort_metainfer.learning.in_use import model_in_use, own_folder
@@ -16,6 +18,8 @@ from ort_metainfer.learning.record_store import RecordStore
 from ort_metainfer.learning.train import Contest, contest, train
 
 __all__ = ["Retrained", "lessons", "retrain"]
+
+_log = logging.getLogger("ort_metainfer.learning")
 
 SAYS_NOTHING = ("no time", "the default session failed")
 """Failures that are none of the strategy's."""
@@ -30,12 +34,14 @@ class Retrained:
         kept: whether it was written, and so is in use from now on where it lies where that is looked for.
         contest: the comparison with the model in use on hardware held out.
         folder: where it was written, or would have been.
+        cost_model: what the same records taught the cost model.
     """
 
     model: LearnedModel
     kept: bool
     contest: Contest
     folder: Path
+    cost_model: Taught
 
 
 def lessons(records: Iterable[Record]) -> list[Record]:
@@ -62,7 +68,8 @@ def _has_failed(record: Record) -> bool:
 def retrain(directory: Path, *, out: Path | None = None, anyway: bool = False, seed: int = 0) -> Retrained:
     """Learn from the records in the cache directory and the shipped ones, and put the model to use if it is not worse.
 
-    The model in use, one's own or the shipped one, is held against the new one on hardware that neither has seen.
+    The model in use, one's own or the shipped one, is held against the new one on hardware that neither has seen. The
+    cost model is taught first: that needs no scikit-learn, and lasts where the rest fails.
 
     Args:
         directory: the cache directory.
@@ -73,13 +80,16 @@ def retrain(directory: Path, *, out: Path | None = None, anyway: bool = False, s
     Raises:
         LearningError: there is too little to learn from, scikit-learn is not installed, or the model cannot be written.
     """
-    records = lessons([*shipped_records(), *RecordStore(directory).read()])
+    known, folder = [*shipped_records(), *RecordStore(directory).read()], out or own_folder(directory)
+    taught = teach(known, folder, anyway=anyway)
+    _log.info("%s", taught.reason)
+    records = lessons(known)
     model = train(records, sources=("records of this machine, and those shipped or imported",), seed=seed)
     compared = contest(records, model_in_use(directory), seed=seed)
-    kept, folder = compared.wins or anyway or out is not None, out or own_folder(directory)
+    kept = compared.wins or anyway or out is not None
     if kept:
         try:
             save(model, folder)
         except OSError as error:
             raise LearningError(f"cannot write the model to {folder}: {error.strerror or error}") from error
-    return Retrained(model, kept, compared, folder)
+    return Retrained(model, kept, compared, folder, taught)
