@@ -192,6 +192,21 @@ def test_webgpu_takes_the_values_it_is_said_to_take(tmp_path: Path, rasteriser: 
     assert report["error"] < 1e-5 and report["nodes"][WEBGPU]
 
 
+def test_copies_to_and_from_webgpu_are_told_apart_from_a_run(tmp_path: Path, rasteriser: dict[str, str]) -> None:
+    model = plugin_models.perceptron(tmp_path / "perceptron.onnx")
+    code = (
+        "import numpy as np\n"
+        "from pathlib import Path\n"
+        "from ort_metainfer.options import open_session\n"
+        "from ort_metainfer.problem import SessionSpec\n"
+        "from ort_metainfer.strategy import Strategy\n"
+        "from ort_metainfer.trials.apart import bound_ms\n"
+        f"session = open_session({str(model)!r}, SessionSpec(), Strategy(provider={WEBGPU!r}), {{}})\n"
+        "print(bound_ms(session, {'x': np.zeros((4, 64), np.float32)}, 20.0) > 0)"
+    )
+    assert child(["-c", code], **rasteriser) == "True"
+
+
 def test_webgpu_is_wrong_with_the_buffers_that_are_left_out(tmp_path: Path, rasteriser: dict[str, str]) -> None:
     """Should it fail, the provider was mended: uniformBufferCacheMode may be ``bucket`` again."""
     model = plugin_models.perceptron(tmp_path / "perceptron.onnx")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CopyError", "copy_runner"]
+__all__ = ["CopyError", "allocate", "copy_runner"]
 
 BUILT_IN = {"Cuda": "cuda", "Cann": "cann", "DML": "dml"}
 """Name of a memory, as onnxruntime gives it -> how OrtValue calls its device."""
@@ -30,7 +30,7 @@ def copy_runner(session: Any, size_bytes: int, to_device: bool) -> Callable[[], 
     memory = _input_memory(session)
     host = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(max(1, size_bytes // 4), np.float32))
     try:
-        device = _allocate(memory, host)
+        device = allocate(memory, host)
         source, target = ([host], [device]) if to_device else ([device], [host])
         onnxruntime.copy_tensors([host], [device])
         onnxruntime.copy_tensors(source, target)
@@ -50,14 +50,18 @@ def _input_memory(session: Any) -> Any:
     return memory
 
 
-def _allocate(memory: Any, host: Any) -> Any:
-    """A tensor like ``host`` in ``memory``; built-in providers' memory is allocated by its device."""
+def allocate(memory: Any, host: Any, dtype: Any = np.float32) -> Any:
+    """A tensor like ``host`` in ``memory``; built-in providers' memory is allocated by its device.
+
+    Raises:
+        Exception: onnxruntime's, where none can be had there.
+    """
     import onnxruntime
 
     try:
-        return onnxruntime.OrtValue.ortvalue_from_shape_and_type(host.shape(), np.float32, memory_info=memory)
+        return onnxruntime.OrtValue.ortvalue_from_shape_and_type(host.shape(), dtype, memory_info=memory)
     except Exception:
         device = BUILT_IN.get(memory.name)
         if device is None:
             raise
-        return onnxruntime.OrtValue.ortvalue_from_shape_and_type(host.shape(), np.float32, device, memory.device_id)
+        return onnxruntime.OrtValue.ortvalue_from_shape_and_type(host.shape(), dtype, device, memory.device_id)

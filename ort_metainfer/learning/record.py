@@ -50,7 +50,8 @@ class Record:
         band: ln of how far two identical sessions lay apart.
         rounds: paired rounds it rests on.
         creation_ms: to create the session; ``peak_memory_mb`` likewise.
-        device_ms: time on the device itself; ``transfer_ms`` to and from it. None where no profiler tells.
+        device_ms: median of a run that copies nothing to or from the device; ``transfer_ms``: what that saves. On a CPU
+            all and nothing. None where it cannot be told.
         error: worst relative L2.
         others_cpu: cores that other processes used meanwhile; None where it is not known.
         flags: what speaks against the figures.

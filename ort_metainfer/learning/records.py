@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from ort_metainfer.decision import Trial
+from ort_metainfer.decision import Timing, Trial
 from ort_metainfer.learning.features import device_features, graph_features, provider_of, references_of
 from ort_metainfer.learning.names import Names, failure_kind
 from ort_metainfer.learning.record import Record
@@ -56,6 +56,7 @@ def record_of(
         **figures,
         creation_ms=trial.creation_ms,
         peak_memory_mb=trial.peak_memory_mb,
+        **_apart(trial, timing, device_of(problem, trial.strategy)),
         error=trial.error if trial.error is not None and math.isfinite(trial.error) else None,
         others_cpu=max(loads, default=None),
         flags=tuple(names.text(flag) for flag in trial.flags),
@@ -129,6 +130,15 @@ def _about(
         "accuracy": problem.policy.accuracy,
         "objective": problem.policy.objective,
     }
+
+
+def _apart(trial: Trial, timing: Timing | None, runs_on: Device) -> dict[str, float]:
+    """Time on the device, and to and from it. A CPU's memory is the host's: nothing is copied."""
+    if timing is None or trial.simulated:
+        return {}
+    if trial.device_ms is not None:
+        return {"device_ms": trial.device_ms, "transfer_ms": max(0.0, timing.p50_ms - trial.device_ms)}
+    return {"device_ms": timing.p50_ms, "transfer_ms": 0.0} if runs_on.kind == "cpu" else {}
 
 
 def _ln(ratio: float) -> float | None:

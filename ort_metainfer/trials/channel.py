@@ -16,6 +16,7 @@ is announced before it is taken, so that the parent knows what a child was doing
     {"event": "cooled", "seconds": ...}                     a pause because of heat
     {"event": "refuted", "gate": {...}}                     a duel's outputs are not the baseline's: it ends
     {"event": "state", "before": ..., "after": ...}         what else the machine does, at each look
+    {"event": "apart", "before": ..., "after": ...}         the duel is over; copies are told apart
     {"event": "done", ...}
     {"event": "failed", "error": "InputsError", "message": ...}
 """

@@ -163,7 +163,7 @@ class ChildTrialHost:
         course = Course()
         child: Child | None = None
         refuted: Gate | None = None
-        ends = deadline
+        is_over, ends = False, deadline
         if setup.objective == "memory":
             deadline -= WEIGHING_SHARE["duel"] * max(0.0, deadline - time.monotonic())
         # each contest's own timing is what its figures rest on: the race's becomes "before"
@@ -172,12 +172,13 @@ class ChildTrialHost:
             child = self._start()
             for message in Dialogue(child, deadline).events(request):
                 course.note(message)
-                if message["event"] in ("state", "done"):
-                    trial = replace(trial, after=states_of(message)[1])
+                is_over = is_over or message["event"] == "apart"
+                if message["event"] in ("state", "apart", "done"):
+                    trial = replace(trial, after=states_of(message)[1], device_ms=message.get("bound_ms"))
                 elif message["event"] == "refuted":
                     refuted = Gate(**message["gate"])
         except MetainferError as error:
-            if not (isinstance(error, TrialTimeout) and time.monotonic() >= deadline):
+            if not is_over and not (isinstance(error, TrialTimeout) and time.monotonic() >= deadline):
                 return replace(trial, failure=f"in the confirming duel, {error}")
         finally:
             self._end(child)

@@ -14,6 +14,7 @@ from ort_metainfer.problem import Graph
 from ort_metainfer.strategy import Strategy
 from ort_metainfer.trials import gates, memory
 from ort_metainfer.trials.accuracy import compare_outputs
+from ort_metainfer.trials.apart import bound_ms
 from ort_metainfer.trials.bench import CPU, Bench, Opened, Refused, judge, judge_outputs
 from ort_metainfer.trials.duel import ALONE, BASELINE, CANDIDATE, look_at
 from ort_metainfer.trials.steady import SteadyRounds
@@ -300,4 +301,6 @@ def hold_duel(bench: Bench, strategy: Strategy, thresholds: Thresholds) -> dict[
             confidence = steady.course.confidence(thresholds.confidence)
             look = look_at(bench.rounds, replace(thresholds, confidence=confidence))
             is_over = look is not None and look.is_over
-    return steady.states()
+    states = steady.states()
+    bench.speaker.say("apart", **states)  # what happens from here on takes nothing from the duel
+    return {**states, "bound_ms": bound_ms(candidate.session, bench.feeds[0], bench.left_s())}
