@@ -26,6 +26,7 @@ __all__ = [
     "by_default",
     "has_attention",
     "has_control_flow",
+    "has_gelu",
     "has_int8_units",
     "has_products",
     "is_compiled",
@@ -103,6 +104,11 @@ def has_attention(problem: Problem) -> bool:
 def has_control_flow(problem: Problem) -> bool:
     """Whether it holds If, Loop or Scan."""
     return problem.graph.has_control_flow
+
+
+def has_gelu(problem: Problem) -> bool:
+    """Whether a GELU may be spelled out in small operators."""
+    return problem.graph.count("Erf", "Tanh") > 0
 
 
 def has_int8_units(problem: Problem) -> bool:

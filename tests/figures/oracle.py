@@ -193,7 +193,7 @@ def main(output: str, *words: str) -> None:
             found = search_all(Path(model), Path(inputs), accuracy)
             name = f"{found['model']}-{accuracy}.json.gz"
             Path(output).mkdir(parents=True, exist_ok=True)
-            text = json.dumps(found, separators=(",", ":"), default=str)
+            text = json.dumps(found, separators=(",", ":"), default=str).replace(model, str(found["model"]))
             (Path(output) / name).write_bytes(gzip.compress(text.encode(), mtime=0))
             timed = [t for t in found["trials"] if t["timing"]]
             best = max(timed, key=lambda t: t["timing"]["speedup"], default=None)
