@@ -45,7 +45,7 @@ def test_all_of_it_finds_the_best_sooner_than_chance_and_the_rules_alone(regret:
         return dict(zip(regret.STEPS, map(mean, columns), strict=True))
 
     full = mean_regret(lambda case: regret.regrets(case, regret.by_search(case, regret.CostModel(), True)))
-    chance = mean_regret(regret.by_chance)
+    chance = mean_regret(regret.by_chance_in_space)
     rules = mean_regret(lambda case: regret.regrets(case, regret.by_rules(case)))
     for step in (5, 10):
         assert full[step] < chance[step] and full[step] <= rules[step], (step, full, chance, rules)

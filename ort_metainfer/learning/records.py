@@ -47,6 +47,7 @@ def record_of(
         figures |= {ours: _ln(getattr(timing, theirs)) for ours, theirs in _RATIOS.items()}
     states = [state for state in (trial.before, trial.after) if state is not None]
     loads = [state.others_cpu for state in states if state.others_cpu is not None]
+    device_ms, transfer_ms = _apart(trial, timing, device_of(problem, trial.strategy))
     return Record(
         **_about(problem, trial.strategy, names, device, graph),
         by=trial.by,
@@ -56,7 +57,8 @@ def record_of(
         **figures,
         creation_ms=trial.creation_ms,
         peak_memory_mb=trial.peak_memory_mb,
-        **_apart(trial, timing, device_of(problem, trial.strategy)),
+        device_ms=device_ms,
+        transfer_ms=transfer_ms,
         error=trial.error if trial.error is not None and math.isfinite(trial.error) else None,
         others_cpu=max(loads, default=None),
         flags=tuple(names.text(flag) for flag in trial.flags),
@@ -132,13 +134,13 @@ def _about(
     }
 
 
-def _apart(trial: Trial, timing: Timing | None, runs_on: Device) -> dict[str, float]:
+def _apart(trial: Trial, timing: Timing | None, runs_on: Device) -> tuple[float | None, float | None]:
     """Time on the device, and to and from it. A CPU's memory is the host's: nothing is copied."""
     if timing is None or trial.simulated:
-        return {}
+        return None, None
     if trial.device_ms is not None:
-        return {"device_ms": trial.device_ms, "transfer_ms": max(0.0, timing.p50_ms - trial.device_ms)}
-    return {"device_ms": timing.p50_ms, "transfer_ms": 0.0} if runs_on.kind == "cpu" else {}
+        return trial.device_ms, max(0.0, timing.p50_ms - trial.device_ms)
+    return (timing.p50_ms, 0.0) if runs_on.kind == "cpu" else (None, None)
 
 
 def _ln(ratio: float) -> float | None:

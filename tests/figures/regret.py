@@ -20,6 +20,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import prod
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -32,6 +34,7 @@ from ort_metainfer.deciders.prediction import Prediction, Predictor
 from ort_metainfer.deciders.rules import RuleLibrary
 from ort_metainfer.deciders.search import Search
 from ort_metainfer.deciders.search_candidates import has_failed
+from ort_metainfer.deciders.search_space import Dimension, space
 from ort_metainfer.decision import Gate, Proposal, Refusal, Timing, Trial
 from ort_metainfer.hardware.devices import cpu_device
 from ort_metainfer.learning.record import Record
@@ -173,14 +176,46 @@ def regrets(case: Case, choose: Chooser) -> list[float]:
 
 
 def by_chance(case: Case) -> list[float]:
-    """The mean over many orders."""
+    """The mean over many orders of what the file holds: mostly what promised well."""
     rng, runs = random.Random(0), []
     for _ in range(DRAWS):
         order = rng.sample(list(case.trials), len(case.trials))
-        runs.append(
-            regrets(case, lambda history, order=order: order[len(history)] if len(history) < len(order) else None)
-        )  # type: ignore[misc]
+        runs.append(following([gain_of(case.trials[strategy]) for strategy in order], case.best))
     return [mean(column) for column in zip(*runs, strict=True)]
+
+
+def by_chance_in_space(case: Case) -> list[float]:
+    """The mean over many draws from the declared space without what rules forbid, each dimension for itself.
+
+    What the file does not hold counts as the product of what its parts gained alone, and nothing where one failed.
+    """
+    rng, runs = random.Random(0), []
+    dimensions = space(case.problem, Table(case).rules.refuse)
+    for _ in range(DRAWS):
+        gains = []
+        for _ in range(STEPS[-1]):
+            strategy = Strategy()
+            for dimension in dimensions:
+                choice = rng.choice((None, *dimension.choices))
+                if choice is not None and choice.fits(case.problem, strategy):
+                    strategy = dimension.put(strategy, choice.part)
+            gains.append(supposed(case, dimensions, strategy))
+        runs.append(following(gains, case.best))
+    return [mean(column) for column in zip(*runs, strict=True)]
+
+
+def supposed(case: Case, dimensions: Sequence[Dimension], strategy: Strategy) -> float:
+    """What a strategy gains, by the file or by its parts."""
+    if strategy in case.trials:
+        return gain_of(case.trials[strategy])
+    parts = [part for dimension in dimensions if not (part := dimension.part_of(strategy)).is_default]
+    return prod(gain_of(case.trials[part]) if part in case.trials else 1.0 for part in parts)
+
+
+def following(gains: Sequence[float], best: float) -> list[float]:
+    """Regret after each number of ``STEPS`` of trials with these gains."""
+    reached = list(accumulate([1.0, *gains], max))
+    return [max(0.0, best / reached[min(step, len(gains))] - 1) for step in STEPS]
 
 
 def records_of(case: Case) -> Iterator[Record]:
@@ -199,7 +234,8 @@ def curve(folder: str, models: str = "") -> None:
     """Print the table."""
     cases = [read_case(file, Path(models) if models else None) for file in sorted(Path(folder).glob("*.json.gz"))]
     ways: dict[str, Callable[[Case], list[float]]] = {
-        "random": by_chance,
+        "random": by_chance_in_space,
+        "random, of the file": by_chance,
         "rules only": lambda case: regrets(case, by_rules(case)),
         "cost model, no prior": lambda case: regrets(case, by_search(case, Flat(CostModel()), False)),
         "search, priors only": lambda case: regrets(case, by_search(case, None, False)),
