@@ -3,9 +3,10 @@
 ``FOLDER`` holds the files that ``oracle.py`` wrote. Regret is best / chosen - 1, in latency.
 
 ``curve`` replays each file: deciders choose one strategy after another, whose outcome is looked up. It prints, for each
-number of trials, the mean regret over the files of: random choice (the mean of many), the rules alone, the cost model
-without priors and rules, the search with its priors alone, and all of it (rules first, then the search with the cost
-model that learned from the other models' files). Needs no quiet machine.
+number of trials, the mean regret over the files of: random choice in the declared space, and among what the file holds
+(means of many); the rules alone; a fixed portfolio, greedily chosen on the other models' files; the cost model without
+rules; the search with its priors alone; rules first, then the search; and all of it, with the cost model as it is and as
+the other models' files teach it. Needs no quiet machine.
 
 ``duel`` decides anew (default budget, then ``max_trials=30``) and races what was chosen against the file's best.
 """
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import prod
+from math import log, prod
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -218,6 +219,28 @@ def following(gains: Sequence[float], best: float) -> list[float]:
     return [max(0.0, best / reached[min(step, len(gains))] - 1) for step in STEPS]
 
 
+def by_portfolio(case: Case, cases: Sequence[Case]) -> Chooser:
+    """A fixed order, learned without a model: next always what would have helped most, on average over other models.
+
+    What the file does not hold was found not to apply: it costs no trial.
+    """
+    model = case.name.rpartition("-")[0]
+    others = [other for other in cases if other.name.rpartition("-")[0] != model]
+    known = list(dict.fromkeys(strategy for other in others for strategy in other.trials))
+    reached, order = [1.0] * len(others), list[Strategy]()
+    while len(order) < STEPS[-1]:
+
+        def helped(strategy: Strategy, reached: Sequence[float] = reached) -> float:
+            gains = (gain_of(other.trials[strategy]) if strategy in other.trials else 0.0 for other in others)
+            return sum(log(max(gain, best) / best) for gain, best in zip(gains, reached, strict=True))
+
+        order.append(max((strategy for strategy in known if strategy not in order), key=helped))
+        gains = [gain_of(o.trials[order[-1]]) if order[-1] in o.trials else 0.0 for o in others]
+        reached = [max(pair) for pair in zip(reached, gains, strict=True)]
+    there = [strategy for strategy in order if strategy in case.trials]
+    return lambda history: there[len(history)] if len(history) < len(there) else None
+
+
 def records_of(case: Case) -> Iterator[Record]:
     for trial in case.trials.values():
         yield record_of(case.problem, trial, "bench")
@@ -237,6 +260,7 @@ def curve(folder: str, models: str = "") -> None:
         "random": by_chance_in_space,
         "random, of the file": by_chance,
         "rules only": lambda case: regrets(case, by_rules(case)),
+        "static portfolio": lambda case: regrets(case, by_portfolio(case, cases)),
         "cost model, no prior": lambda case: regrets(case, by_search(case, Flat(CostModel()), False)),
         "search, priors only": lambda case: regrets(case, by_search(case, None, False)),
         "rules + search": lambda case: regrets(case, by_search(case, None, True)),
