@@ -5,8 +5,8 @@
 ``curve`` replays each file: deciders choose one strategy after another, whose outcome is looked up. It prints, for each
 number of trials, the mean regret over the files of: random choice in the declared space, and among what the file holds
 (means of many); the rules alone; a fixed portfolio, greedily chosen on the other models' files; the cost model without
-rules; the search with its priors alone; rules first, then the search; and all of it, with the cost model as it is and as
-the other models' files teach it. Needs no quiet machine.
+rules; the search with its priors alone; rules first, then the search; and all of it, with the cost model as it is and
+as the other models' files teach it. Needs no quiet machine.
 
 ``duel`` decides anew (default budget, then ``max_trials=30``) and races what was chosen against the file's best.
 """
