@@ -141,6 +141,19 @@ def test_records_become_cases_with_the_default_as_a_candidate() -> None:
     assert set(tasks_of(records, "provider").hardware.tolist()) == {"CPUExecutionProvider", "OpenVINOExecutionProvider"}
 
 
+def test_the_order_of_records_which_may_be_best_first_says_nothing_to_a_policy_that_rates_all_alike() -> None:
+    records = made_records(devices=[("cpu:a/2c", 2.0)], models=3)
+    best_first = sorted(records, key=lambda record: -(record.log_ratio or 0.0))
+    for other in (best_first, best_first[::-1]):
+        candidates = [tasks_of(given).configuration.tolist() for given in (records, other)]
+        assert sorted(candidates[0]) == sorted(candidates[1])
+        by_case = [
+            {s: [c for c, m in zip(t.configuration, t.model, strict=True) if m == s] for s in ("s0", "s1", "s2")}
+            for t in (tasks_of(records), tasks_of(other))
+        ]
+        assert by_case[0] == by_case[1]
+
+
 def test_simulated_records_are_never_evaluated_with_measured_ones() -> None:
     records = made_records(models=2)
     mixed = [*records, *(replace(each, simulated=True, device="cpu:s/1c") for each in records)]

@@ -193,7 +193,7 @@ def surveyed(
         "source": tasks.source,
         "split": split,
         "cases": max((each.cases for each in scores), default=0),
-        "devices": len(set(tasks.device.tolist())),
+        "devices": len(set(tasks.hardware.tolist())),
         "models": len(set(tasks.model.tolist())),
         "configurations": len(set(tasks.configuration.tolist())),
         "scores": [each.as_dict() for each in scores],
