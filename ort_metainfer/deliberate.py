@@ -206,7 +206,8 @@ class Deliberation:
                 return self._in_words("no other strategy is expected to gain")
             self._try(setup, more[:BATCH], thresholds)
             self._confirm(setup, thresholds, problem)
-        return self._in_words("too little time was left for one more race and the duel of its winner")
+        for_what = "any strategy of the last race" if self._ran_out else "one more race and the duel of its winner"
+        return self._in_words(f"too little time was left for {for_what}")
 
     def _in_words(self, reason: str) -> str:
         most, count = self.settings.max_trials or 0, len(self.trials)
