@@ -180,8 +180,8 @@ class Trial:
         duel: the figures of the confirming duel in a fresh process with the order of creation reversed.
         creation_ms: time to create the session, and the baseline's.
         peak_memory_mb: growth of the process's resident memory while the session was made and run.
-        device_ms: median of a run with inputs and outputs in the device's memory, after the duel; None where they lie
-            in the host's anyway, or that cannot be told.
+        device_ms: median of a run with inputs and outputs in the device's memory, after the duel, under the objective
+            ``latency``; None where they lie in the host's anyway, or that cannot be told.
         error: worst relative L2 over outputs and inputs; ``errors`` gives it per output. None, and left out, where
             outputs cannot be compared at all (another shape, a NaN): the gate says why.
         noise_floor: the same for plain onnxruntime with its graph optimiser off; None where not measured.

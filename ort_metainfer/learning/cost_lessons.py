@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ort_metainfer.deciders.cost_model import CostModel
 from ort_metainfer.deciders.cost_quality import cost_quality
+from ort_metainfer.deciders.cost_residuals import Learned
 from ort_metainfer.errors import LearningError
 from ort_metainfer.learning.in_use import own_folder, shipped_folder
 from ort_metainfer.learning.record import Record
@@ -40,13 +41,14 @@ def teach(records: Sequence[Record], folder: Path, *, anyway: bool = False) -> T
     """Fit the cost model to records and write that, if it predicts models held out no worse than without them.
 
     Args:
-        records: of any models and devices; verdicts on speed are taken.
+        records: of any models and devices; verdicts on speed are taken, each once, and none that was simulated.
         folder: where to; made if need be.
         anyway: write it whatever it is worth.
 
     Raises:
         LearningError: it cannot be written.
     """
+    records = list({record.identity: record for record in records if not record.simulated}.values())
     quality = cost_quality(records)
     if not quality:
         return Taught(False, "the cost model stays as it is: there are no verdicts on two models to compare", {})
@@ -81,19 +83,19 @@ def cost_model_in_use(directory: Path) -> CostModel:
         except OSError:
             continue
         if (learned := _read(file, stamp)) is not None:
-            return CostModel(learned.learned)  # a memo of its own: threads decide side by side
+            return CostModel(learned)
     return CostModel()
 
 
 @lru_cache(maxsize=4)
-def _read(file: Path, stamp: int) -> CostModel | None:
+def _read(file: Path, stamp: int) -> Learned | None:
     """What the file taught; ``stamp`` makes a file that was written anew another one."""
     try:
-        model = CostModel.from_json(file.read_text(encoding="utf-8"))
+        learned = CostModel.from_json(file.read_text(encoding="utf-8")).learned
     except (OSError, UnicodeDecodeError) as error:
         _log.warning("%s cannot be read (%s): the cost model reckons without it", file, error)
         return None
-    if not model.learned.columns:
+    if not learned.columns:
         _log.warning("%s holds nothing that this version can read; learn train writes it again", file)
         return None
-    return model
+    return learned

@@ -81,7 +81,7 @@ def retrain(directory: Path, *, out: Path | None = None, anyway: bool = False, s
         LearningError: there is too little to learn from, scikit-learn is not installed, or the model cannot be written.
     """
     known, folder = [*shipped_records(), *RecordStore(directory).read()], out or own_folder(directory)
-    taught = teach(known, folder, anyway=anyway)
+    taught = teach(known, folder, anyway=anyway or out is not None)
     _log.info("%s", taught.reason)
     records = lessons(known)
     model = train(records, sources=("records of this machine, and those shipped or imported",), seed=seed)
