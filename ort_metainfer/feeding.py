@@ -56,11 +56,11 @@ class Feeding:
 
         if self.settings.inputs is not None:
             save_feeds(caller_feeds(self.settings.inputs, graph, until=self.until(INPUTS_SHARE)), setup.feeds)
-            self.say("checking the inputs")
-            return self.host.prepare(setup, self.until(PREPARE_SHARE))
-        return self._captured(setup, graph) or self._made_up(setup)
+            return self._checked(setup)
+        return self._captured(setup, graph) or self._checked(setup)
 
-    def _made_up(self, setup: Setup) -> Feeds:
+    def _checked(self, setup: Setup) -> Feeds:
+        """With what lies in the folder, or made-up inputs where nothing does."""
         self.say("checking the inputs")
         return self.host.prepare(setup, self.until(PREPARE_SHARE))
 
@@ -75,12 +75,11 @@ class Feeding:
             return None
         save_feeds(feeds, setup.feeds)
         self.has_captured = True
-        self.say("checking the inputs")
         try:
-            return replace(self.host.prepare(setup, self.until(PREPARE_SHARE)), origin=CAPTURED)
+            return replace(self._checked(setup), origin=CAPTURED)
         except InputsError:
             save_feeds([], setup.feeds)
-        with_others = self._made_up(setup)
+        with_others = self._checked(setup)
         with suppress(OSError):  # they are of no use: they would make each start decide anew
             reservoir.delete()
         return with_others

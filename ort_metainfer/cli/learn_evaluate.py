@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,10 +107,10 @@ def _print(document: Mapping[str, Any]) -> None:
         out.print("no verdicts are recorded: tune some models first, or give --public FOLDER")
 
 
-def _about_cost_model(quality: Mapping[str, float | None]) -> str:
+def _about_cost_model(quality: Mapping[str, float]) -> str:
     def pair(end: str) -> str:
         rank = quality[f"spearman{end}"]
-        words = "" if rank is None else f", rank correlation {rank:.2f}"
+        words = "" if isnan(rank) else f", rank correlation {rank:.2f}"
         return f"{quality[f'median_absolute_percentage_error{end}']:.1f}% median absolute error{words}"
 
     rests = f"{quality['trials']:.0f} trials of {quality['models']:.0f} models, each held out"

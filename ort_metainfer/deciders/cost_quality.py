@@ -29,8 +29,9 @@ def cost_quality(records: Sequence[Record]) -> dict[str, float]:
 
     Returns:
         ``median_absolute_percentage_error`` of the strategy's latency; ``spearman``, the mean rank correlation within
-        a model's candidates; ``covered``, the share that lies within two spreads; the first two as ``..._unlearned``;
-        ``trials`` and ``models`` that they rest on. Empty where there are not two models.
+        a model's candidates, no number where none has three; ``covered``, the share that lies within two spreads; the
+        first two as ``..._unlearned``; ``trials`` and ``models`` that they rest on. Empty where there are not two
+        models.
     """
     rows = rows_of(records)
     models = sorted({row.model for row in rows})

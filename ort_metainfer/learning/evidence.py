@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +116,7 @@ def survey_records(
         tell(f"records: {split} unseen, {hold} held out")
         found.append(surveyed("records", tasks, split, _policies(table, split, references, trees, seed), seed=seed))
     own = [record for record in records if record.simulated == simulated]
-    return {"hold": hold, "rows": len(tasks), "tables": found, "cost_model": _finite(cost_quality(own))}
-
-
-def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
-    """What is no number, as a correlation where every model has two candidates, is null in JSON."""
-    return {name: value if isfinite(value) else None for name, value in figures.items()}
+    return {"hold": hold, "rows": len(tasks), "tables": found, "cost_model": cost_quality(own)}
 
 
 def survey_tables(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from math import isnan
 from typing import Any
 
 __all__ = ["page"]
@@ -154,12 +155,12 @@ def _calibration(levels: Sequence[Mapping[str, Any]]) -> str:
     return _table(["first choice at least so sure", "cases", "of all", "ends within 5%"], rows) if rows else ""
 
 
-def _cost_model(quality: Mapping[str, float | None]) -> str:
+def _cost_model(quality: Mapping[str, float]) -> str:
     if not quality:
         return ""
     names = ("median_absolute_percentage_error", "spearman")
     rows = [
-        [words, *("" if (value := quality[f"{name}{end}"]) is None else f"{value:.2f}" for name in names)]
+        [words, *("" if isnan(value := quality[f"{name}{end}"]) else f"{value:.2f}" for name in names)]
         for words, end in (("taught by the other models' records", ""), ("taught nothing", "_unlearned"))
     ]
     head = ["cost model, on models held out", "median absolute error, %", "rank correlation within a model"]
