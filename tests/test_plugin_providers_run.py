@@ -196,7 +196,6 @@ def test_copies_to_and_from_webgpu_are_told_apart_from_a_run(tmp_path: Path, ras
     model = plugin_models.perceptron(tmp_path / "perceptron.onnx")
     code = (
         "import numpy as np\n"
-        "from pathlib import Path\n"
         "from ort_metainfer.options import open_session\n"
         "from ort_metainfer.problem import SessionSpec\n"
         "from ort_metainfer.strategy import Strategy\n"

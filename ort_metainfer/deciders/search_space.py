@@ -204,7 +204,7 @@ OPTIMISERS_OFF = {
     "NchwcTransformer": (0.67, 0.15, f"{ORACLE}: 0.33-1.02x"),
     "ConstantFolding": (0.86, 0.10, f"{ORACLE}: 0.64-1.00x"),
     "MatMulAddFusion": (1.00, 0.015, f"{ORACLE}: 0.99-1.03x"),
-    "ConvAddActivationFusion": (1.00, 0.015, f"{ORACLE}: 0.99-1.01x"),
+    "ConvAddActivationFusion": (1.00, 0.015, f"{ORACLE}: 0.96-1.01x"),
     "AttentionFusion": (1.00, 0.015, f"{ORACLE}: 0.97-1.02x"),
     "CommonSubexpressionElimination": (1.00, 0.015, f"{ORACLE}: 0.99-1.04x"),
     "TransposeOptimizer": (1.00, 0.015, f"{ORACLE}: 0.98-1.02x"),
@@ -289,7 +289,7 @@ def _spinning(problem: Problem) -> Iterator[Choice]:
     for label, key, value, alone, width, seen in (
         ("spinning bounded to 1 ms", "session.intra_op.spin_duration_us", "1000", 1.00, NARROW, "0.97-1.01x"),
         ("spinning stopped after each run", "session.force_spinning_stop", "1", 0.96, 0.05, "0.77-1.01x"),
-        ("no spinning", "session.intra_op.allow_spinning", "0", 0.81, 0.10, "0.64-0.94x"),
+        ("no spinning", "session.intra_op.allow_spinning", "0", 0.81, 0.10, "0.64-0.98x"),
     ):
         source = f"{ORACLE}: {seen}; 9.6 to 5.3 ms in a pipeline"
         spread = width if problem.policy.objective == "latency" else GUESS
@@ -347,7 +347,7 @@ _TWO_PASSES = (
         "optimiser loop level 2",
         Strategy(session_config={"session.graph_optimizations_loop_level": "2"}),
         1.0,
-        "own measurement: 0.98-1.02x on twelve of sixteen models",
+        f"{ORACLE}: 0.98-1.03x",
         spread=NARROW,
     ),
 )
