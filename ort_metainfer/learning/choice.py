@@ -9,8 +9,8 @@ __all__ = ["confidence", "measuring_order"]
 
 WORST = 1.0
 """Regret beyond which a bad choice counts no worse: twice as slow is as bad as a hundred times. Trees know that a
-candidate may be bad, not how bad. Of 0.1 to 20 on AI Hub's table, 1 kept most third choices within 5%; the differences
-are small."""
+candidate may be bad, not how bad. A choice: on AI Hub's table, device unseen, three references, bounds from 0.1 to 20
+let 89.1 to 89.9% of first choices end within 5%, 1 lets 89.3%."""
 
 
 def measuring_order(expected: NDArray[np.floating], first: int | None = None) -> list[int]:
